@@ -28,7 +28,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     ]
     table = pa.Table.from_pylist(rows, schema=TRAJECTORIES)
     prompts = pa.table({"id": ["q1", "q2"], "group": ["q1", "q2"], "answers": [["#### 42"], ["7"]], "rule": ["qa", "qa"]})
-    prompts = prompts.append_column("reference", pa.array(["", ""]))
+    prompts = prompts.append_column("reference", pa.array(["", ""])).append_column("environment", pa.array(["e", "e"]))
     rewards = [
         {"trajectory": row["id"], "group": row["group"], "ability": "qa", "status": status, "step_rewards": []} | means
         for row in rows
