@@ -19,7 +19,7 @@ from nbrl.tasks.runs import results
 OPERATIONS = ("read", "write", "create", "put", "get", "exists", "list", "delete", "delete_keys")  # of a folder
 METHODS = (
     *("read_bytes", "read_table", "read_json", "write_bytes", "write_table", "write_json", "create_bytes", "create_json"),
-    *("exists", "list", "delete", "delete_keys", "upload_folder", "download_folder"),
+    *("exists", "list", "delete", "delete_keys", "upload_part", "download_folder"),
 )
 
 

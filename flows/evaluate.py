@@ -115,10 +115,6 @@ def _check_subject(storage: Storage, layout: EvaluationLayout, subject: Subject)
     try:
         earlier = Subject.model_validate(storage.read_json(layout.subject))
     except MissingError:
-        if storage.exists(layout.earlier_rewards):
-            raise ConfigError(
-                f"{layout.title} was made by an earlier release, which could not continue one; choose another --name"
-            ) from None
         return
     if earlier.digest != subject.digest:
         raise ConfigError(f"{layout.title} is of {earlier.name}, not of {subject.name}; choose another --name")

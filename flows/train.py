@@ -16,7 +16,6 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking_address import SERVERS, database
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.rollout.index import places_of
@@ -125,7 +124,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                 if records[-1].epoch == writer.epoch:  # not one that was found
                     await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
                     pipeline.begin(records)
-                    scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
+                    scores |= {updates: result.values["success"] for updates, result in evaluations.items()}
                     await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
                     await _show(services, writer, records, scores, evaluations)
         last = await _evaluate(services, writer, records, evaluations)
@@ -158,7 +157,7 @@ async def _evaluate(services: Services, writer: Writer, records: list[Record], e
     scores = result.values
     services.delivery.wake()
     services.progress.say(
-        f"evaluation after {scope.updates:3d} updates   success {success_of(scores):.3f}   F1 {scores['f1']:.3f}"
+        f"evaluation after {scope.updates:3d} updates   success {scores['success']:.3f}   F1 {scores['f1']:.3f}"
     )
     return result
 
@@ -181,14 +180,14 @@ async def _show(
         "MLflow": f"<{mlflow}>" if mlflow.startswith(SERVERS) else f"`{mlflow}`, or `nbrl ui --home {config.home}`",
         "trajectories in the browser": f"`nbrl ui{root}`",
     }
-    known = scores | {updates: success_of(result.values) for updates, result in evaluations.items()}
+    known = scores | {updates: result.values["success"] for updates, result in evaluations.items()}
     await publish_page(layout.name, page(layout.name, config.iterations, records, known, examples, where))
 
 
 def _line(records: list[Record], patience: int) -> str:
     """The newest iteration as one line."""
     record, metrics = records[-1], records[-1].metrics
-    success = success_of(metrics, "reward/")
+    success = metrics["reward/success"]
     line = (
         f"iteration {record.iteration + 1:3d}   reward {metrics['reward/total']:.3f}   success {success:.3f}   "
         f"{metrics['rollout/trajectories']:.0f} trajectories   "

@@ -24,7 +24,7 @@ from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
-from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
+from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
 from nbrl.infra.parse import seal, unseal
 from nbrl.infra.parts import INDEX, PART, joined
 from nbrl.infra.paths import NotRegularError, expanded
@@ -230,17 +230,6 @@ class Storage:
         """Write a table as Parquet; returns the SHA-256 of its bytes."""
         return self.write_bytes(key, encode(table))
 
-    def upload_folder(self, source: Path, prefix: str) -> str:
-        """Copy a folder's files below `prefix`, its manifest last; returns the manifest's digest, which identifies the folder."""
-        prefix = _checked(prefix)
-        if not (source / MANIFEST).is_file():
-            write_manifest(source)
-        names = read_manifest((source / MANIFEST).read_bytes(), str(source / MANIFEST))
-        if not names:
-            raise StorageError(f"{source} holds no files to store at {self.uri(prefix)}")
-        self._put_files(source, names, prefix)
-        return self.write_bytes(f"{prefix}/{MANIFEST}", (source / MANIFEST).read_bytes())
-
     def read_manifest(self, prefix: str) -> dict[str, str]:
         """SHA-256 of all files of a stored folder, by name. Raises MissingError and DamagedError."""
         key = f"{_checked(prefix)}/{MANIFEST}"
@@ -251,13 +240,10 @@ class Storage:
 
         The folder exists once somebody writes its manifest, of all parts.
         """
-        digests = digests_of(source)
-        self._put_files(source, digests, _checked(prefix))
+        digests, below = digests_of(source), _checked(prefix)
+        with ThreadPoolExecutor(PARALLEL) as pool, self._named("store", below):
+            list(pool.map(lambda name: self._blobs.put(f"{below}/{name}", source / name), digests))
         return digests
-
-    def _put_files(self, source: Path, names: Iterable[str], prefix: str) -> None:
-        with ThreadPoolExecutor(PARALLEL) as pool, self._named("store", prefix):
-            list(pool.map(lambda name: self._blobs.put(f"{prefix}/{name}", source / name), names))
 
     def download_folder(self, prefix: str, target: Path, below: str = "") -> Path:
         """Download a folder and check it against its manifest; `target` is replaced once the download is complete.

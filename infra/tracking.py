@@ -124,15 +124,14 @@ class Tracking:
         params: Mapping[str, object],
         identity: Mapping[str, str],
         facts: Mapping[str, str] | None = None,
-        earlier: Mapping[str, str] | None = None,
         started: float | None = None,
     ) -> str:
-        """Start or continue the run with this name and the tags `identity`, or `earlier` of a former release; returns its id.
+        """Start or continue the run with this name and the tags `identity`; returns its id.
 
         Existing params do not change; the tags `facts` do. `started` is in seconds since 1970.
         """
         tags = {name: value[:TAG_CHARACTERS] for name, value in {**identity, **(facts or {})}.items()}
-        run = self._find(run_name, identity, earlier)
+        run = self._find(run_name, identity)
         if run is not None:
             self.client.update_run(run.info.run_id, status="RUNNING")
             if ENDED in run.data.tags:
@@ -149,25 +148,22 @@ class Tracking:
         self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         return self._run_id
 
-    def find_run(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> bool:
+    def find_run(self, run_name: str, identity: Mapping[str, str]) -> bool:
         """Take the run with this name and these tags, for reading; returns whether there is one."""
-        run = self._find(run_name, identity, earlier)
+        run = self._find(run_name, identity)
         self._run_id = None if run is None else str(run.info.run_id)
         return run is not None
 
-    def _find(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> Any:
-        """The run with this name and these tags, else with the earlier ones, or None."""
+    def _find(self, run_name: str, identity: Mapping[str, str]) -> Any:
+        """The run with this name and these tags, or None."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
-        for tags in (identity, earlier) if earlier else (identity,):
-            named = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
-            if runs := self.client.search_runs([self.experiment_id], " and ".join(named), max_results=1):
-                return runs[0]
-        return None
+        named = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in identity.items())]
+        return next(iter(self.client.search_runs([self.experiment_id], " and ".join(named), max_results=1)), None)
 
-    def id_of(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> str:
+    def id_of(self, run_name: str, identity: Mapping[str, str]) -> str:
         """The id of the run with this name and these tags; empty if there is none."""
-        run = self._find(run_name, identity, earlier)
+        run = self._find(run_name, identity)
         return "" if run is None else str(run.info.run_id)
 
     def adopt(self, tags: Mapping[str, str]) -> None:

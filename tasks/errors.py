@@ -14,6 +14,10 @@ class ConfigError(RunError):
     """The configuration cannot work. Raised before any work starts."""
 
 
+class OtherFormatError(ConfigError):
+    """Another version of nbrl wrote what is to be read."""
+
+
 class RolloutError(RunError):
     """The infrastructure of the rollouts failed beyond the retry budget."""
 

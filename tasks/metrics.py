@@ -48,8 +48,3 @@ def _reduced(values: list[float], reduction: Reduction) -> float:
             return values[0]
         case "last":
             return values[-1]
-
-
-def success_of(metrics: Mapping[str, float], prefix: str = "") -> float:
-    """The success among metrics; earlier releases had only the exact match, which was the same."""
-    return metrics[f"{prefix}success" if f"{prefix}success" in metrics else f"{prefix}em"]

@@ -154,7 +154,7 @@ def _values(context: typer.Context, column: str, typed: str) -> list[str]:
             try:
                 with opened(path, follow=False) as file:
                     found += read_parquet(file, [column])[column].unique().to_pylist()
-            except (pa.ArrowException, OSError, ValueError, LookupError):  # damaged, or of an earlier release
+            except (pa.ArrowException, OSError, ValueError, LookupError):  # damaged
                 continue
     return sorted({value for value in found if isinstance(value, str) and value.startswith(typed) and _is_plain(value)})
 

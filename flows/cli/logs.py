@@ -40,7 +40,7 @@ def logs(
                 break
             time.sleep(POLL_S)
         if not reader.found:
-            say(f"{layout.title} has no lines: it was trained by a release that kept none", "yellow")
+            say(f"{layout.title} has no lines: nothing was said before it ended", "yellow")
 
     guard(work)
 

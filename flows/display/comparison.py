@@ -70,8 +70,6 @@ def _costs(sides: Sequence[Compared]) -> Iterator[list[str]]:
     ):
         for node in sorted({node for each in spent for node in each}, key=_place):
             yield [f"{words} {node}", *(f"{each[node]:.1f}" if node in each else "–" for each in spent)]
-    if any(0 < cost.measured < (cost.iterations or 0) for cost in costs):
-        yield ["processor time known of", *(f"{cost.measured} iterations" if cost.iterations else "–" for cost in costs)]
 
 
 def _place(node: str) -> tuple[int, str]:

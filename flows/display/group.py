@@ -15,7 +15,6 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import place_of
 from nbrl.tasks.layout.stages import rewards_of
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
@@ -39,7 +38,7 @@ def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wan
         raise ConfigError(f"{run!r} has no group or trajectory {group!r} there; `nbrl show {run}` lists the trajectories")
     (key, trajectories), *others = found.items()
     scored = rewards_of(key, keys)
-    rewards = {row["trajectory"]: row for row in completed(storage.read_table(scored)).to_pylist()} if scored else {}
+    rewards = {row["trajectory"]: row for row in storage.read_table(scored).to_pylist()} if scored else {}
     first = trajectories[0]
     parts: list[RenderableType] = [plain(f"{first.group}   {place_of(key)}", "dim"), plain(first.question, "bold")]
     columns = max(NARROWEST, *(len(each.id) for each in trajectories))

@@ -13,11 +13,10 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, place_of, run_names, stage_of
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 
 COLUMNS = ("trajectory", "where", "reward", "success", "steps", "status", "answer", "question")
-READ = ("id", "group", "status", "answer", "question", "ability", "environment")  # the last is new
+READ = ["id", "group", "status", "answer", "question", "ability", "environment"]
 
 
 @dataclass(frozen=True)
@@ -168,11 +167,11 @@ def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Found]
     steps = pc.list_value_length(rows["steps"]).to_pylist()
     earned = {}
     if scored is not None:
-        rewards = completed(storage.read_table(scored)).select(["trajectory", "total", "success"])
+        rewards = storage.read_table(scored).select(["trajectory", "total", "success"])
         earned = {row["trajectory"]: row for row in rewards.to_pylist()}
-    for row, count in zip(rows.select([name for name in READ if name in rows.column_names]).to_pylist(), steps, strict=True):
+    for row, count in zip(rows.select(READ).to_pylist(), steps, strict=True):
         reward = earned.get(row["id"], {"total": None, "success": None})
-        facts = {"environment": "", **row, "steps": count or 0, "reward": reward["total"], "success": reward["success"]}
+        facts = {**row, "steps": count or 0, "reward": reward["total"], "success": reward["success"]}
         yield Found(key=key, **facts)
 
 

@@ -18,7 +18,11 @@ def overview(rows: Sequence[Row], root: str) -> RenderableType:
     if not rows:
         return plain(f"there are no runs in {root} yet; `nbrl train RECIPE` makes one")
     now = time.time()
-    reasons = [plain(f"{row.name}: {row.reason}", "red") for row in rows if row.state in ("failed", "damaged") and row.reason]
+    reasons = [
+        plain(f"{row.name}: {row.reason}", "red")
+        for row in rows
+        if row.state in ("failed", "damaged", "not readable") and row.reason
+    ]
     return Group(table(COLUMNS, [_cells(row, now) for row in rows]), *reasons)
 
 

@@ -11,7 +11,6 @@ from prefect.runtime import flow_run
 
 from nbrl.flows.display.progress import Line, ProgressDisplay
 from nbrl.flows.display.report import sparkline
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.runs.history import Record
 
@@ -40,7 +39,7 @@ def page(
     where: Mapping[str, str],
 ) -> str:
     """The page of a run as Markdown: `scores` are held-out successes by updates, `examples` trajectories."""
-    curve = [success_of(record.metrics, "reward/") for record in records]
+    curve = [record.metrics["reward/success"] for record in records]
     lines = [f"# Run {name}", "", f"{len(records)} of {total} iterations."]
     if curve:
         lines += ["", f"Success of the training rollouts, iteration by iteration: `{sparkline(curve[-NEWEST:])}`"]

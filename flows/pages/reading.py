@@ -12,12 +12,11 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, run_names
 from nbrl.tasks.layout.stages import RoundLayout, is_trajectories, logprobs_of, rewards_of
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name
 
 KINDS = (RUNS, EVALUATIONS)
-COLUMNS = ["id", "group", "sample", "ability", "status", "answer", "question"]
+COLUMNS = ["id", "group", "sample", "environment", "ability", "status", "answer", "question"]
 
 
 @dataclass(frozen=True)
@@ -120,18 +119,17 @@ class Reading:
     def _rows(self, table: str, rewards: str | None) -> list[Row]:
         read = read_trajectories(self.storage, table)
         steps = pc.list_value_length(read["steps"]).to_pylist()
-        environments = read["environment"].to_pylist() if "environment" in read.column_names else [""] * len(read)
         scored, rows = self._scored(rewards), []
-        for row, count, environment in zip(read.select(COLUMNS).to_pylist(), steps, environments, strict=True):
+        for row, count in zip(read.select(COLUMNS).to_pylist(), steps, strict=True):
             reward = scored.get(row["id"], {})
             earned = [reward.get(name) for name in ("total", "success", "f1")]
-            rows.append(Row(**row, environment=environment, steps=count, reward=earned[0], success=earned[1], f1=earned[2]))
+            rows.append(Row(**row, steps=count, reward=earned[0], success=earned[1], f1=earned[2]))
         return rows
 
     def _scored(self, rewards: str | None) -> dict[str, dict[str, Any]]:
         if rewards is None:
             return {}
-        return {row["trajectory"]: row for row in completed(self.storage.read_table(rewards)).to_pylist()}
+        return {row["trajectory"]: row for row in self.storage.read_table(rewards).to_pylist()}
 
     def _learner(self, table: str, keys: list[str], identity: str) -> dict[int, list[float]]:
         """Those of the update that was made of a table of trajectories."""

@@ -148,7 +148,7 @@ class Audit:
     def _newest(self) -> Iterator[str]:
         """The newest checkpoint is never deleted, whatever the settings say."""
         newest = policy_after(self._run, self.records).checkpoint
-        if newest and self.records[-1].epoch and not self._storage.exists(f"{newest}/{MANIFEST}"):
+        if newest and not self._storage.exists(f"{newest}/{MANIFEST}"):
             yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"
 
     def _replay(self, number: int) -> Iterator[str]:

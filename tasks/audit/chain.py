@@ -23,8 +23,6 @@ def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, 
 
     The weights of one that retention deleted are not looked at, its order is.
     """
-    if not record.epoch:  # of a release that recorded no digests of weights
-        return
     if record.policy.updates == before.updates:
         if record.policy != before:
             yield "no update was made, but the weights are others"
@@ -37,7 +35,7 @@ def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, 
         storage.read_bytes(key, digest)
     try:
         made_by = UpdateResult.model_validate_json(storage.read_bytes(f"{updated.path}/{RESULT}")).order
-    except (ValidationError, KeyError):  # the second where it is like that of an earlier release
+    except ValidationError:
         yield f"{storage.uri(f'{updated.path}/{RESULT}')} is damaged: it is no result of an update; bring it back from a copy"
     else:
         if made_by != expected_order(storage, config, run, record, before, staleness):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.parts import DIGEST, INDEX, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.rollout import rollout_metrics
 from nbrl.tasks.rollout.index import index_of
@@ -13,9 +13,7 @@ from nbrl.tasks.runs.scope import Artifact
 
 
 def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) -> Iterator[str]:
-    """Contradictions of the index and the metrics that an artifact has of a round; none where it was written in one object."""
-    if not artifact.path.endswith(INDEX):
-        return
+    """Contradictions of the index and the metrics that an artifact has of a round."""
     index = storage.read_index(artifact.path, artifact.digest)
     told, found = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
     if not told.equals(found):

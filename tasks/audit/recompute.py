@@ -13,7 +13,6 @@ from nbrl.tasks.audit.indexed import check_index
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from
-from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
@@ -50,7 +49,7 @@ class Recompute:
             where = f"round {number + 1}: "
             passed = known["id"].to_pylist()
             expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
-            if not same(completed(prompts), expected.prompts):
+            if not same(prompts, expected.prompts):
                 yield f"{where}the prompts are not those from position {cursor} on of the run's order"
             cursor += expected.positions
             yield from (where + words for words in self._sampled(prompts, trajectories))
@@ -110,14 +109,8 @@ class Recompute:
 
 
 def same(recorded: pa.Table, recomputed: pa.Table) -> bool:
-    """Whether two tables have the same rows; floats may differ by 1e-9 of their value.
-
-    Columns that the release which wrote `recorded` did not have are not compared.
-    """
-    if not set(recorded.column_names) <= set(recomputed.column_names):
-        return False
-    recomputed = recomputed.select(recorded.column_names)
-    return _close(recorded.to_pylist(), recomputed.to_pylist())
+    """Whether two tables have the same columns and rows; floats may differ by 1e-9 of their value."""
+    return set(recorded.column_names) == set(recomputed.column_names) and _close(recorded.to_pylist(), recomputed.to_pylist())
 
 
 def _close(one: object, other: object) -> bool:

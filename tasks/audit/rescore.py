@@ -7,7 +7,7 @@ import pyarrow as pa
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.reward.judge.graded import recorded
-from nbrl.tasks.reward.score import completed, score_table
+from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 
 
@@ -22,7 +22,7 @@ def rescored(
     storage: Storage, settings: RewardSettings, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table
 ) -> Rescored:
     """What the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
-    unscored = {row["trajectory"]: row["unscored"] for row in completed(rewards).select(["trajectory", "unscored"]).to_pylist()}
+    unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
     again = score_table(rows, settings)

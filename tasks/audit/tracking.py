@@ -10,7 +10,7 @@ from nbrl.tasks.tracking.facts import RUN_ID
 
 def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> Iterator[str]:
     """Contradictions between MLflow and the records: a metric that is missing, stands twice at a step, or has another value."""
-    if not tracking.find_run(run.name, {RUN_ID: run.run_id}, {"run_id": run.run_id}):
+    if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
         yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
         return
     for name in sorted({name for record in records for name in record.metrics}):

@@ -83,7 +83,7 @@ def _compared(side: Side) -> Compared:
         fitted = "held-out" if len(side.held_out) >= LEAST else "rollouts"
     return Compared(
         label=side.label,
-        kind=side.run.kind if side.run else "evaluations",
+        kind=side.run.kind,
         final=_score(side.final),
         best=_score(side.best),
         cost=side.cost,

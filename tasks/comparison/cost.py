@@ -12,7 +12,7 @@ NOT_NODES = ("overhead", "overhead_share")
 class Cost(BaseModel):
     """Wall, processor and GPU seconds are by node; `iteration` is the wall time of whole iterations.
 
-    Held-out evaluations of a run are not in it. `measured` iterations have their processor time: earlier releases took none.
+    Held-out evaluations of a run are not in it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -23,7 +23,6 @@ class Cost(BaseModel):
     seconds: dict[str, float]
     processor_seconds: dict[str, float]
     gpu_seconds: dict[str, float]
-    measured: int = 0
 
 
 def cost_of(records: Sequence[Record]) -> Cost:
@@ -35,7 +34,6 @@ def cost_of(records: Sequence[Record]) -> Cost:
         seconds=_by_node(records, "time/"),
         processor_seconds=_by_node(records, "cpu/"),
         gpu_seconds=_by_node(records, "gpu/"),
-        measured=sum(any(name.startswith("cpu/") for name in record.metrics) for record in records),
     )
 
 

@@ -8,10 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import RunError
+from nbrl.tasks.errors import OtherFormatError, RunError
 from nbrl.tasks.evaluation import summary as evaluation_summary
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.history import finished_iterations, newest_record
 from nbrl.tasks.runs.lease import holder, last_ending
@@ -20,7 +19,7 @@ from nbrl.tasks.runs.run import Kind, Run, known_run
 
 # What the files of one run can cause.
 FAULTS = (DamagedError, MissingError, RunError, ValueError, LookupError, TypeError, AttributeError)
-State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "damaged"]
+State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "damaged", "not readable"]
 ENDED: dict[str, State] = {"FINISHED": "stopped", "FAILED": "failed", "KILLED": "stopped"}  # before all its work was done
 T = TypeVar("T")
 
@@ -28,9 +27,9 @@ T = TypeVar("T")
 class Row(BaseModel):
     """A run or an evaluation; what nobody can tell is None or empty.
 
-    `host` is where it runs now, `reason` why it failed or was stopped, or what is damaged. `first`, `last` and `best` are its
-    held-out scores, `rollouts` the success of the newest iteration's own. `bytes` is what it takes of a local storage, `began` in
-    seconds since 1970.
+    `host` is where it runs now, `reason` why it failed, was stopped or cannot be read, or what is damaged. `first`, `last` and
+    `best` are its held-out scores, `rollouts` the success of the newest iteration's own. `bytes` is what it takes of a local
+    storage, `began` in seconds since 1970.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,15 +72,18 @@ def _by_name(storage: Storage, kind: Kind) -> list[tuple[str, dict[str, int | No
 
 
 class _Reader:
-    """Reads the files of one run; what is damaged is noted and stands as unknown."""
+    """Reads the files of one run; what is damaged is noted and stands as unknown. `state` is that of a run with faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+        self.state: State = "damaged"
 
     def __call__(self, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
         except FAULTS as error:
+            if isinstance(error, OtherFormatError):
+                self.state = "not readable"
             self.faults.append(" ".join(str(error).split()))
             return otherwise
 
@@ -97,7 +99,7 @@ def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -
     done = finished_iterations(keys, layout)
     if isinstance(layout, EvaluationLayout):
         summary = read(lambda: evaluation_summary.read(storage, name), None)
-        complete: State | None = "finished" if summary or layout.earlier_rewards in keys else None
+        complete: State | None = "finished" if summary else None
         if summary is not None:
             score = summary.scores[0].headline(summary.mode).value if summary.scores else None
             facts |= {"recipe": summary.recipe, "first": score, "last": score, "best": score}
@@ -107,9 +109,9 @@ def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -
             facts |= read(lambda: _scores(storage, known), dict[str, float]())
         facts["iterations"], facts["planned"] = done, _planned(known, starts[1] if starts else None)
         complete = read(lambda: _summarised(storage, layout, keys, done), None)
-        if known is None and layout.identity not in keys:
-            read.faults.append(f"{storage.uri(layout.identity)} is missing")
-    return Row(**facts, **_state(storage, layout, complete, facts, read.faults))
+    if layout.identity not in keys:
+        read.faults.append(f"{storage.uri(layout.identity)} is missing")
+    return Row(**facts, **_state(storage, layout, complete, facts, read))
 
 
 def _scores(storage: Storage, run: Run) -> dict[str, float]:
@@ -117,12 +119,12 @@ def _scores(storage: Storage, run: Run) -> dict[str, float]:
     if scores := scores_of(storage, run):
         facts = {"first": scores[min(scores)], "last": scores[max(scores)], "best": max(scores.values())}
     newest = newest_record(storage, run)
-    return facts | ({"rollouts": success_of(newest.metrics, "reward/")} if newest else {})
+    return facts | ({"rollouts": newest.metrics["reward/success"]} if newest else {})
 
 
 def _planned(run: Run | None, newest: Epoch | None) -> int | None:
     """Iterations by the settings of the newest start, else by those that the run began with."""
-    settings = (newest.settings if newest else None) or (run.config if run else None) or {}
+    settings = (newest.settings if newest else None) or (run.config if run else {})
     planned = settings.get("iterations")
     return planned if isinstance(planned, int) else None
 
@@ -134,19 +136,17 @@ def _summarised(storage: Storage, layout: RunLayout, keys: Collection[str], done
     summary = storage.read_json(layout.summary)
     if summary["iterations"] != done:
         return None
-    if summary.get("stalled"):
+    if summary["stalled"]:
         return "learned nothing" if summary["skipped_in_row"] == done else "ended early"
     return "finished"
 
 
-def _state(
-    storage: Storage, layout: RunLayout, complete: State | None, facts: dict[str, Any], faults: list[str]
-) -> dict[str, Any]:
+def _state(storage: Storage, layout: RunLayout, complete: State | None, facts: dict[str, Any], read: _Reader) -> dict[str, Any]:
     """Its state, with host or reason. A finished run that was to go on, and did not, is as its newest start ended."""
     if (held := holder(storage, layout)) is not None:
         return {"state": "running", "host": held.epoch.host}
-    if faults:
-        return {"state": "damaged", "reason": faults[0]}
+    if read.faults:
+        return {"state": read.state, "reason": read.faults[0]}
     ending, _ = last_ending(storage, layout)
     iterations, planned = facts.get("iterations"), facts.get("planned")
     goes_on = complete == "finished" and iterations is not None and planned is not None and iterations < planned

@@ -14,7 +14,7 @@ from nbrl.infra.tracking_address import SERVERS, check_reachable, missing_databa
 from nbrl.tasks.comparison.side import Side
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.tracking.evaluations import EVALUATION
-from nbrl.tasks.tracking.facts import earlier_identity, identity
+from nbrl.tasks.tracking.facts import identity
 
 
 class Page(BaseModel):
@@ -35,9 +35,9 @@ def page(sides: Sequence[Side]) -> Page:
 
 
 def _page(sides: Sequence[Side]) -> Page:
-    configs = [side.config for side in sides if side.config is not None]
+    configs = [side.config for side in sides]
     places = {config.tracking.uri or str(Path(config.home, "mlflow").absolute()) for config in configs}
-    if len(configs) < len(sides) or len(places) != 1:
+    if len(places) != 1:
         return Page(why="not all of them are in one MLflow")
     config, (place,) = configs[0], places
     if (missing := missing_database(config.tracking.uri, Home(config.home))) is not None:
@@ -56,10 +56,8 @@ def _page(sides: Sequence[Side]) -> Page:
 
 
 def _id(tracking: Tracking, side: Side) -> str:
-    if side.run is None:
-        return ""
     if side.run.kind == RUNS:
-        return tracking.id_of(side.run.name, identity(side.run), earlier_identity(side.run))
+        return tracking.id_of(side.run.name, identity(side.run))
     return tracking.id_of(side.run.name, EVALUATION)
 
 

@@ -27,7 +27,7 @@ class Setting(BaseModel):
 
 def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
     """The settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
-    deciding = {key for side in sides for key in _leaves(side, False) or {}} | {POLICY}
+    deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
     found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
     rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
     return sorted(rows, key=lambda setting: not setting.decides)
@@ -43,17 +43,15 @@ def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | 
     }
 
 
-def _leaves(side: Side, indifferent: bool) -> dict[str, str] | None:
+def _leaves(side: Side, indifferent: bool) -> dict[str, str]:
     """Values as JSON by key."""
-    if side.config is None:
-        return None
     values = decisive(side.config, indifferent)
     return {key: without_passwords(json.dumps(value, ensure_ascii=False)) for key, value in values.items()}
 
 
 def _digests(side: Side) -> dict[str, str] | None:
     """Of files that the settings of a run only name."""
-    if side.run is None or side.run.kind != RUNS:
+    if side.run.kind != RUNS:
         return None
     sources = {f"{SOURCE}{name}": code[:DIGITS] for name, code in side.run.sources.items()}
     return {POLICY: side.run.policy[:DIGITS], **sources}

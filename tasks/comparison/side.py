@@ -12,15 +12,13 @@ from nbrl.tasks.comparison.cost import Cost, cost_of, tokens_of
 from nbrl.tasks.comparison.questions import Question, scores_by_question
 from nbrl.tasks.comparison.sigmoid import Point
 from nbrl.tasks.environments import stored
-from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Estimate, estimate
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout
-from nbrl.tasks.layout.stages import RoundLayout, is_trajectories
-from nbrl.tasks.metrics import success_of
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
@@ -41,14 +39,11 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Side:
-    """`label` is how it was named; `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run.
-
-    An evaluation of an earlier release has neither `run` nor `config`.
-    """
+    """`label` is how it was named; `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run."""
 
     label: str
-    run: Run | None
-    config: RunConfig | None
+    run: Run
+    config: RunConfig
     final: Evaluated
     best: Evaluated
     cost: Cost
@@ -58,8 +53,7 @@ class Side:
     @property
     def identity(self) -> tuple[str, str, int | None]:
         """The same for two that end in the same evaluation."""
-        kind, name = (self.run.kind, self.run.name) if self.run else (EVALUATIONS, self.label)
-        return kind, name, self.final.updates
+        return self.run.kind, self.run.name, self.final.updates
 
 
 class _Held(NamedTuple):
@@ -71,7 +65,7 @@ class _Held(NamedTuple):
 
     @property
     def success(self) -> float:
-        return success_of(self.result.artifact.values)
+        return self.result.artifact.values["success"]
 
 
 def read(storage: Storage, label: str) -> Side:
@@ -122,9 +116,7 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
         final=last,
         best=last if best is final else _evaluated(storage, run, best, config),
         cost=cost_of(records),
-        rollouts=tuple(
-            Point(tokens, success_of(record.metrics, "reward/")) for tokens, record in zip(spent, records, strict=False)
-        ),
+        rollouts=tuple(Point(tokens, record.metrics["reward/success"]) for tokens, record in zip(spent, records, strict=False)),
         held_out=tuple(Point(spent[each.step], each.success) for each in held),
     )
 
@@ -146,26 +138,21 @@ def _scored(answers: pa.Table, asked: pa.Table, mode: str, updates: int | None =
 
 def _evaluation(storage: Storage, name: str) -> Side:
     layout = EvaluationLayout(name)
-    run, summary = find_run(storage, name, EVALUATIONS), summaries.read(storage, name)
-    if summary is None and (run is not None or not storage.exists(layout.earlier_rewards)):
+    if (run := find_run(storage, name, EVALUATIONS)) is None:
+        raise MissingError(f"{storage.uri(layout.identity)} does not exist")
+    if (summary := summaries.read(storage, name)) is None:
         raise ConfigError(f"evaluation {name!r} has not finished yet; the command that began it goes on with it")
-    asked = completed(storage.read_table(layout.data.split("held_out")))
-    if summary is None:
-        of_it = RoundLayout(layout.folder)
-        answers = answers_of(storage.read_table(of_it.trajectories_in_one), storage.read_table(of_it.rewards), asked)
-    else:
-        answers = storage.read_table(layout.answers)
-    evaluated = _scored(answers, asked, summary.mode if summary else "agent")
+    asked, answers = storage.read_table(layout.data.split("held_out")), storage.read_table(layout.answers)
+    evaluated = _scored(answers, asked, summary.mode)
     cost = Cost(
         iterations=None,
         trajectories=len(answers),
         sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
-        seconds=_of_evaluation(summary.seconds if summary else 0.0),
-        processor_seconds=_of_evaluation(summary.processor_seconds if summary else 0.0),
-        gpu_seconds=_of_evaluation(summary.gpu_seconds if summary else 0.0),
+        seconds=_of_evaluation(summary.seconds),
+        processor_seconds=_of_evaluation(summary.processor_seconds),
+        gpu_seconds=_of_evaluation(summary.gpu_seconds),
     )
-    config = resumed_config(storage, name, (), EVALUATIONS) if run else None
-    return Side(name, run, config, evaluated, evaluated, cost)
+    return Side(name, run, resumed_config(storage, name, (), EVALUATIONS), evaluated, evaluated, cost)
 
 
 def _of_evaluation(seconds: float) -> dict[str, float]:

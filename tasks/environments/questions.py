@@ -38,15 +38,6 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
 
 
-def completed(questions: pa.Table) -> pa.Table:
-    """The questions or prompts with the columns that they lack, as runs do that earlier releases began."""
-    for place, field in enumerate(SCHEMA):
-        if field.name in DEFAULTS and field.name not in questions.column_names:
-            place = min(place, questions.num_columns)
-            questions = questions.add_column(place, field, pa.array([DEFAULTS[field.name]] * len(questions), field.type))
-    return questions
-
-
 def check(questions: pa.Table, where: str) -> None:
     """Raises ConfigError unless ids can name files and are there once, and each question has answers that say something."""
     ids: list[str] = questions["id"].to_pylist()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.environment import Environment, Tables
-from nbrl.tasks.environments.questions import SCHEMA, completed
+from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout
 
@@ -83,9 +83,6 @@ def digests(storage: Storage, layout: DataLayout) -> dict[str, str] | None:
         if strange := [key for key, digest in found.items() if not (isinstance(digest, str) and DIGEST.fullmatch(digest))]:
             raise DamagedError(f"{storage.uri(layout.digests)} has no SHA-256 of {strange[0]}; bring it back from a copy")
         return found
-    earlier = [layout.corpus(), *(layout.split(split) for split in SPLITS)]
-    if all(storage.exists(key) for key in earlier):  # releases before this one wrote no digests
-        return {key: sha256(storage.read_bytes(key)) for key in earlier}
     return None
 
 
@@ -102,9 +99,6 @@ def write(
     loaded. Raises ConfigError.
     """
     if storage.exists(layout.digests):
-        return
-    if (written := digests(storage, layout)) is not None:
-        storage.create_json(layout.digests, written)
         return
     if loaded is None and copied:
         _copy(environments, storage, DataLayout(copied), layout)
@@ -126,8 +120,7 @@ def _copy(environments: Mapping[str, Environment], storage: Storage, source: Dat
     tables: dict[str, pa.Table] = {}
     for split in SPLITS:
         table = read(storage, source, split)
-        if set(table["environment"].unique().to_pylist()) - {""}:  # runs from before there were environments name none
-            table = table.filter(pc.is_in(table["environment"], pa.array(list(environments))))
+        table = table.filter(pc.is_in(table["environment"], pa.array(list(environments))))
         tables[target.split(split)] = table
         for digest in {file["digest"] for files in table["files"].to_pylist() for file in files}:
             storage.write_bytes(target.attached(digest), storage.read_bytes(source.attached(digest), digest))
@@ -148,7 +141,7 @@ def _read(storage: Storage, layout: DataLayout, split: str, written: Mapping[str
     key = layout.split(split)
     if key not in written:
         raise DamagedError(f"{storage.uri(layout.digests)} has no SHA-256 of {key}; bring it back from a copy")
-    return completed(storage.read_table(key, written[key]))
+    return storage.read_table(key, written[key])
 
 
 def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Contents] | None:
@@ -162,8 +155,7 @@ def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, En
     with_passages = _corpora(layout, environments, written)
 
     def of(name: str, table: pa.Table) -> pa.Table:
-        named = table["environment"].unique().to_pylist() != [""]  # runs from before there were environments name none
-        return table.filter(pc.equal(table["environment"], name)) if named else table
+        return table.filter(pc.equal(table["environment"], name))
 
     return {name: Contents(of(name, train), of(name, held_out), name in with_passages) for name in environments}
 
@@ -175,8 +167,6 @@ def corpora(storage: Storage, layout: DataLayout, environments: Mapping[str, Env
 
 def _corpora(layout: DataLayout, environments: Mapping[str, Environment], written: Mapping[str, str]) -> dict[str, Place]:
     keys = {name: layout.corpus(name) for name in environments}
-    if layout.corpus() in written:  # runs that earlier releases began have one environment
-        keys = dict.fromkeys(environments, layout.corpus())
     return {name: Place(key, written[key]) for name, key in keys.items() if key in written}
 
 

@@ -5,8 +5,6 @@ import pyarrow.compute as pc
 
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments.questions import completed as completed_questions
-from nbrl.tasks.reward.score import completed
 
 SCHEMA = pa.schema(
     [
@@ -33,11 +31,9 @@ SCHEMA = pa.schema(
 
 def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -> pa.Table:
     """One row of SCHEMA for each trajectory, in the order of `trajectories`. A failed or unscored one has success 0."""
-    asked = {row["id"]: row for row in completed_questions(questions).select(["id", "answers"]).to_pylist()}
-    scored = {row["trajectory"]: row for row in completed(rewards).to_pylist()}
+    asked = {row["id"]: row for row in questions.select(["id", "answers"]).to_pylist()}
+    scored = {row["trajectory"]: row for row in rewards.to_pylist()}
     rows = []
-    if "environment" not in trajectories.column_names:  # as earlier releases wrote them
-        trajectories = trajectories.append_column("environment", pa.array([""] * len(trajectories)))
     columns = ["id", "group", "sample", "question", "ability", "environment", "status", "answer", "failure", "nodes", "steps"]
     for row in trajectories.select(columns).to_pylist():
         reward = scored[row["id"]]

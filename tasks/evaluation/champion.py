@@ -55,7 +55,7 @@ def _asked_alike(storage: Storage, one: EvaluationSummary, other: EvaluationSumm
 
 
 def _questions(storage: Storage, summary: EvaluationSummary) -> str | None:
-    """The digest of the questions, None if an earlier release did not keep it."""
+    """The digest of the questions, None if it was lost."""
     data = EvaluationLayout(summary.name).data
     return (digests(storage, data) or {}).get(data.split("held_out"))
 

@@ -68,7 +68,7 @@ def subject_of_policy(config: RunConfig) -> Subject:
 
 def check_began_with(config: RunConfig, subject: Subject) -> None:
     """Raises ConfigError if `policy.path` holds another model than the one with which the subject's run began."""
-    if subject.run and not subject.updates and subject.digest not in ("", content_digest(fetch(config.policy))):
+    if subject.run and not subject.updates and subject.digest != content_digest(fetch(config.policy)):
         raise ConfigError(
             f"policy.path {config.policy.path} holds another model than run {subject.run!r} began with; name the folder of that "
             "one by --set policy.path=FOLDER, or a checkpoint by RUN@UPDATES"

@@ -13,7 +13,7 @@ class EvaluationSummary(BaseModel):
     """`scores` are the scores with their intervals; `metrics` holds the same numbers by name.
 
     `failed` trajectories are left out of the scores, `unscored` ones count as wrong. `seconds` is the wall time of sampling and
-    scoring, `processor_seconds` and `gpu_seconds` what they used of this machine, 0 where earlier releases did not measure it:
+    scoring, `processor_seconds` and `gpu_seconds` what they used of this machine:
     all three by the process that finished the evaluation.
     """
 
@@ -32,8 +32,8 @@ class EvaluationSummary(BaseModel):
     failed: int
     unscored: int
     seconds: float
-    processor_seconds: float = 0.0
-    gpu_seconds: float = 0.0
+    processor_seconds: float
+    gpu_seconds: float
     finished: float
 
 

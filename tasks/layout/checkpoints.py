@@ -17,11 +17,6 @@ def run_of_checkpoint(checkpoint: str) -> str:
     return f"/{checkpoint}".rpartition("/checkpoints/")[0].strip("/")
 
 
-def has_manifest(checkpoint: str) -> bool:
-    """Whether the checkpoint in this folder was written with a manifest; releases before epochs wrote none to local folders."""
-    return "-" in checkpoint.rpartition("/")[2]
-
-
 def initial_policy(digest: str) -> str:
     """Folder of a model that runs begin from, by its content; only clusters of several machines need it."""
     return f"policies/{digest}"

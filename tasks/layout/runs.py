@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from nbrl.tasks.layout.stages import RoundLayout, StageLayout
+from nbrl.tasks.layout.stages import StageLayout
 
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
@@ -21,9 +21,9 @@ class DataLayout:
     def split(self, name: str) -> str:
         return f"{self.folder}/{name}.parquet"
 
-    def corpus(self, environment: str = "") -> str:
-        """The passages of an environment; without a name, those of a run that a release before environments began."""
-        return f"{self.folder}/corpus/{environment}.parquet" if environment else f"{self.folder}/corpus.parquet"
+    def corpus(self, environment: str) -> str:
+        """The passages of an environment."""
+        return f"{self.folder}/corpus/{environment}.parquet"
 
     @property
     def attached_folder(self) -> str:
@@ -169,11 +169,6 @@ class EvaluationLayout(RunLayout):
     def told(self) -> str:
         """Written once Prefect was told that it has finished."""
         return f"{self.folder}/told.json"
-
-    @property
-    def earlier_rewards(self) -> str:
-        """The rewards of an evaluation that a release made which could not continue one."""
-        return RoundLayout(self.folder).rewards
 
 
 def layout_of(kind: str, name: str) -> RunLayout:

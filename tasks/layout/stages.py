@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
-TRAJECTORIES_IN_ONE = "trajectories.parquet"  # how releases wrote them that had no parts
 RETIRED, UPDATE_RESULT = "retired.parquet", "update.json"
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
@@ -28,11 +27,6 @@ class RoundLayout:
     def trajectories(self) -> str:
         """Index of the table whose parts are chunks."""
         return f"{self.folder}/{TRAJECTORIES}"
-
-    @property
-    def trajectories_in_one(self) -> str:
-        """Where releases wrote the whole table that had no parts."""
-        return f"{self.folder}/{TRAJECTORIES_IN_ONE}"
 
     @property
     def all_chunks(self) -> str:
@@ -84,7 +78,7 @@ class StageLayout:
         return tuple(sorted(folder for folder in folders - {mine} if folder.endswith(same)))
 
     def epoch_of(self, key: str) -> str:
-        """The epoch below whose name the key lies; empty for results, records and what releases before epochs wrote."""
+        """The epoch below whose name the key lies; empty for results and records."""
         name = key.removeprefix(f"{self.folder}/").partition("/")[0]
         return name if EPOCH.fullmatch(name) else ""
 
@@ -158,7 +152,7 @@ def chunk(folder: str, name: str) -> str:
 
 def is_trajectories(key: str) -> bool:
     """Whether the key is a round's table of trajectories."""
-    return key.endswith((f"/{TRAJECTORIES}", f"/{TRAJECTORIES_IN_ONE}"))
+    return key.endswith(f"/{TRAJECTORIES}")
 
 
 def is_update_result(key: str) -> bool:

@@ -2,17 +2,17 @@
 
 import io
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.engine.weight_group import Bucket, WeightGroup
 from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.learner.proof import Proof, of_this_release
+from nbrl.tasks.learner.proof import Proof
 
 
 class StoredTable(BaseModel):
@@ -123,12 +123,6 @@ class UpdateResult(BaseModel):
     proof: Proof
     skipped: str = ""
     state: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier(cls, given: Any) -> Any:
-        """Checkpoints that earlier releases made stay readable."""
-        return of_this_release(given) if isinstance(given, dict) else given
 
 
 Order = UpdateOrder | OfferOrder | SendOrder | AdapterOrder

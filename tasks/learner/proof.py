@@ -1,7 +1,6 @@
 """What a publish must prove: log-probs of sampled tokens under the new weights, as close as engine and trainer were before."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,19 +43,10 @@ class ProofSequence(BaseModel):
 class Proof(BaseModel):
     """Sequences to score, and the mismatch of engine and trainer over the batch's sampled tokens before the first step.
 
-    `before` is None if it is not known, as for an update that an earlier release made.
+    `before` is None where nothing sampled was scored before the first step.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sequences: list[ProofSequence]
     before: Mismatch | None
-
-
-def of_this_release(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What an update left, with the one sequence that earlier releases proved all of as the proof."""
-    if "canary_token_ids" not in stored:
-        return dict(stored)
-    kept = {key: value for key, value in stored.items() if not key.startswith("canary_")}
-    sequence = {"token_ids": stored["canary_token_ids"], "first": 1, "logprobs": stored["canary_logprobs"]}
-    return kept | {"proof": {"sequences": [sequence], "before": None}}

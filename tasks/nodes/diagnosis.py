@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.reward import FACETS, with_references
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.history import Record, Round
 from nbrl.tasks.selection.judge import dropped, no_signal
 
@@ -23,7 +22,7 @@ OVERLAP = 0.25  # F1 from which answers are near their references
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     """Lines about these iterations, none of which had an update; the last line is `remedy`."""
     rounds = [round_ for record in records for round_ in record.rounds]
-    rewards = pa.concat_tables([completed(storage.read_table(each.rewards.path, each.rewards.digest)) for each in rounds])
+    rewards = pa.concat_tables([storage.read_table(each.rewards.path, each.rewards.digest) for each in rounds])
     trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
     groups = dropped([record.metrics for record in records])
     scored = rewards.filter(pc.not_equal(rewards["status"], Status.FAILED))

@@ -6,7 +6,7 @@ import time
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.stages import is_update_result
-from nbrl.tasks.learner.proof import Mismatch, Proof, of_this_release
+from nbrl.tasks.learner.proof import Mismatch, Proof
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -32,11 +32,11 @@ async def publish(services: Services, scope: Scope, update: Artifact, earlier: M
     await services.engines.publish(checkpoint, version, services.weight_source)
     swapped = time.monotonic()
     key = next(filter(is_update_result, update.parts))
-    result = of_this_release(await asyncio.to_thread(services.storage.read_json, key))
+    result = await asyncio.to_thread(services.storage.read_json, key)
     proof = Proof.model_validate(result["proof"])
     if proof.before is None:
         services.progress.say(
-            f"weights {version} come from an update of an earlier release: their log-probs cannot be judged, only their bits are"
+            f"log-probs before the update to weights {version} are not known: theirs cannot be judged, only their bits are"
         )
     findings = await services.engines.prove(checkpoint, version, proof.sequences)
     for finding in findings:

@@ -9,7 +9,6 @@ import pyarrow as pa
 from prefect.artifacts import acreate_table_artifact
 
 from nbrl.infra.errors import InfraError
-from nbrl.infra.parts import INDEX
 from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.artifact_keys import slug
@@ -118,9 +117,8 @@ async def record(
 
 
 def _ages(storage: Storage, trajectories: Sequence[Artifact], updates: int) -> dict[str, float]:
-    """Of the rounds that have an index: those of earlier releases have none."""
-    rounds = [storage.read_index(each.path, each.digest) for each in trajectories if each.path.endswith(INDEX)]
-    return ages(pa.concat_tables(rounds).select(["versions", "sampled_tokens"]), updates) if rounds else {}
+    rounds = [storage.read_index(each.path, each.digest) for each in trajectories]
+    return ages(pa.concat_tables(rounds).select(["versions", "sampled_tokens"]), updates)
 
 
 def _commit(storage: Storage, scope: Scope, done: Record) -> None:

@@ -7,7 +7,6 @@ import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW
-from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.by_parts import over_parts
@@ -31,7 +30,7 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
 def references_of(prompts: pa.Table) -> pa.Table:
     """What answers are compared with, by the group of the trajectories."""
     groups = prompts["group" if "group" in prompts.column_names else "id"]
-    columns = completed(prompts).select(["answers", "rule", "reference", "environment"])
+    columns = prompts.select(["answers", "rule", "reference", "environment"])
     return columns.append_column("group", groups)
 
 
@@ -42,8 +41,7 @@ def facet_means(rewards: pa.Table) -> dict[str, Metric]:
     """
     rewards = rewards.filter(pc.not_equal(rewards["status"], Status.FAILED))
     metrics = _means(rewards, "")
-    # Those of runs that began before there were environments name none; they have abilities all the same.
-    for environment in sorted(set(rewards["environment"].to_pylist()) - {""}):
+    for environment in sorted(set(rewards["environment"].to_pylist())):
         of_it = rewards.filter(pc.equal(rewards["environment"], environment))
         metrics |= _means(of_it, f"/{environment}")
         for ability in sorted(set(of_it["ability"].to_pylist())):

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from nbrl.agent.tools.settings import CorpusSearch, SearchSettings, SimulatedSearch
 from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW, parts_of
-from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
@@ -23,7 +22,6 @@ from nbrl.tasks.services.services import Services
 
 CORPUS = CorpusSearch()
 FAILURE_CHARS = 300  # shown of one
-ASKED = ["group", "question", "ability", "environment", "files", "collect", "answers"]
 
 
 def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
@@ -32,6 +30,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
     The references are left out, but for the answers that a simulated search uses on the host.
     """
     simulated = isinstance(search, SimulatedSearch)
+    columns = ["group", "question", "ability", "environment", "files", "collect", "answers"]
     return [
         {
             "id": f"{prompt['group']}-{sample}",
@@ -45,9 +44,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
             "answers": prompt["answers"] if simulated else [],
             "seed": derive_seed(seed, prompt["group"], sample),
         }
-        for prompt in completed(prompts)
-        .select(["group", "question", "ability", "environment", "files", "collect", "answers"])
-        .to_pylist()
+        for prompt in prompts.select(columns).to_pylist()
         for sample in range(group_size)
     ]
 
@@ -60,7 +57,7 @@ def rollout_metrics(index: pa.Table) -> dict[str, Metric]:
     rows = index.drop_columns([PART, DIGEST, ROW, "failure", "versions"]).to_pylist()
     ran = [row for row in rows if row["started_at"]]
     metrics = {f"rollout/status/{status}": 0.0 for status in Status} | _counts(rows, "")
-    for environment in sorted({row["environment"] for row in rows} - {""}):
+    for environment in sorted({row["environment"] for row in rows}):
         of_it = [row for row in rows if row["environment"] == environment]
         metrics |= _counts(of_it, f"/{environment}")
         for ability in sorted({row["ability"] for row in of_it}):

@@ -4,9 +4,7 @@ import io
 from collections import defaultdict
 from collections.abc import Sequence
 
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.diagnosis import diagnose
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.history import Record, skipped_in_row
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
@@ -36,7 +34,7 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
 
 def _example(services: Services, evaluation: Artifact) -> str:
     """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
-    rows = completed(services.read(evaluation)).to_pylist()
+    rows = services.read(evaluation).to_pylist()
     return str(max(rows, key=lambda row: (row["success"], len(row["step_rewards"]) > 1))["trajectory"])
 
 
@@ -47,9 +45,9 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
         for key, value in record.metrics.items():
             if key.startswith("time/") and key != "time/overhead_share":
                 seconds[key.removeprefix("time/")] += value
-    curve = [success_of(record.metrics, "reward/") for record in records]
+    curve = [record.metrics["reward/success"] for record in records]
     scores_before, scores_after = before.values, after.values
-    picture = draw_curve(success_of(scores_before), curve, success_of(scores_after))
+    picture = draw_curve(scores_before["success"], curve, scores_after["success"])
     services.storage.write_bytes(run.layout.curve, picture)
     skipped = skipped_in_row(records)
     summary = Summary(

@@ -86,10 +86,11 @@ def _keep(storage: Storage, scope: Scope, result: UpdateResult) -> Artifact:
     manifest = storage.read_manifest(checkpoint)
     summary = {"proof": result.proof.model_dump(), "metrics": result.metrics}
     result_key, logprobs_key = scope.layout.update_result, scope.layout.token_logprobs
-    parts = {result_key: storage.write_json(result_key, summary)}
-    if digest := manifest.get(TOKEN_LOGPROBS):  # a checkpoint that an earlier release finished has none
-        logprobs = storage.read_bytes(f"{checkpoint}/{TOKEN_LOGPROBS}", digest)
-        parts[logprobs_key] = storage.write_bytes(logprobs_key, logprobs)
+    logprobs = storage.read_bytes(f"{checkpoint}/{TOKEN_LOGPROBS}", manifest[TOKEN_LOGPROBS])
+    parts = {
+        result_key: storage.write_json(result_key, summary),
+        logprobs_key: storage.write_bytes(logprobs_key, logprobs),
+    }
     return Artifact(
         path=checkpoint,
         digest=part_digest(manifest, f"{HF}/"),

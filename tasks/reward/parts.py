@@ -2,15 +2,13 @@
 
 import pyarrow as pa
 
-from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.reward.judge.settings import GRADES, NEEDED
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 
-FILES = TRAJECTORIES.field("files")
-COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps"]
+COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files"]
 
 
 def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
@@ -18,8 +16,6 @@ def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
     places = {group: place for place, group in enumerate(references["group"].to_pylist())}
     asked = references.drop_columns(["group"]).take([places[group] for group in trajectories["group"].to_pylist()])
     table = trajectories.select(COLUMNS)
-    produced = "files" in trajectories.column_names  # earlier releases collected none
-    table = table.append_column("files", trajectories["files"] if produced else pa.array([[]] * len(table), FILES.type))
     for name in asked.column_names:
         table = table.append_column(name, asked[name])
     return table

@@ -116,17 +116,6 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     }
 
 
-def completed(rewards: pa.Table) -> pa.Table:
-    """Rewards with the columns that they lack where an earlier release wrote them; its success was the exact match."""
-    values: dict[str, Any] = {"environment": "", "own": [], "unscored": ""}
-    for place, field in enumerate(SCHEMA):
-        if field.name not in rewards.column_names:
-            same = pa.array([values.get(field.name)] * len(rewards), field.type)
-            place = min(place, rewards.num_columns)
-            rewards = rewards.add_column(place, field, rewards["em"] if field.name == "success" else same)
-    return rewards
-
-
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
     """From trajectories with their references and grades to rows of SCHEMA."""
     rows = table.to_pylist()

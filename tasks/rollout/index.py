@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.infra.parts import DIGEST, INDEX, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 
 BLOCK_ROWS = 256  # that one task reads at once
@@ -76,10 +76,7 @@ def in_order(table: pa.Table, ids: Sequence[str], column: str = "id") -> pa.Tabl
 
 def places_of(storage: Storage, key: str, digest: str) -> pa.Table:
     """Where each trajectory of a round lies, by its id, in the round's order."""
-    if key.endswith(INDEX):
-        return storage.read_index(key, digest).select(["id", PART, DIGEST, ROW])
-    ids = storage.read_table(key, digest)["id"].to_pylist()  # earlier releases wrote a round as one table
-    return pa.table({"id": ids, PART: [key] * len(ids), DIGEST: [digest] * len(ids), ROW: range(len(ids))})
+    return storage.read_index(key, digest).select(["id", PART, DIGEST, ROW])
 
 
 def blocks_of(index: pa.Table) -> list[pa.Table]:

@@ -190,8 +190,7 @@ class Runner:
 
     async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], hand: Hand, chunks: Chunks) -> None:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
-        # Prompts of runs that began before there were environments name none.
-        given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
+        given = dict(row)
         attached = {file["name"]: file["digest"] for file in given.pop("files")}
         hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
         if not plan.direct:  # else there is no folder in which they would be

@@ -8,7 +8,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.checkpoints import HF, has_manifest, updates_of
+from nbrl.tasks.layout.checkpoints import HF, updates_of
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.pins import pin
 from nbrl.tasks.runs.retention import complete
@@ -62,7 +62,7 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
         if local is None:
             local = storage.download_folder(path, home / "downloads" / path, HF)
         else:
-            if has_manifest(path) and not (local / MANIFEST).is_file():
+            if not (local / MANIFEST).is_file():
                 raise DamagedError(
                     f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole; bring the folder back from "
                     "a copy, or name another checkpoint"

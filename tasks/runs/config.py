@@ -57,16 +57,6 @@ class PublishSettings(BaseModel):
         json_schema_extra={"decides": False},
     )
 
-    @field_validator("tolerance", mode="before")
-    @classmethod
-    def _relative(cls, given: Any) -> Any:
-        if isinstance(given, int | float) and 0 < given < 1:
-            raise ValueError(
-                f"{given:g} is below 1: it is no number of nats, but multiplies the mismatch of engine and trainer before the "
-                "step; leave it out, or give a number such as 3"
-            )
-        return given
-
 
 class EvaluateSettings(BaseModel):
     """Held-out evaluation: before the first iteration, every `every` iterations (0: never between), and after the last."""
@@ -194,13 +184,6 @@ class RunConfig(BaseModel):
     @classmethod
     def _sound(cls, given: Any) -> Any:
         return as_settings(given)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "data" in given:
-            raise ValueError("`data` is called `environments` and names each of them: environments: {NAME: {kind: ...}}")
-        return given
 
     @model_validator(mode="after")
     def _rounded(self) -> "RunConfig":

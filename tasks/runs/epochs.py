@@ -26,7 +26,7 @@ NAME = re.compile(r"e([0-9]{1,20})(?:-[0-9a-z]+)?\.json")
 class Epoch(BaseModel):
     """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start.
 
-    `user` began it with `command` in a checkout of `commit`; they are empty where that is unknown, as for earlier releases.
+    `user` began it with `command` in a checkout of `commit`; they are empty where that is unknown.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -44,7 +44,7 @@ class Record(BaseModel):
     """The record of an iteration of the run drawn as `run_id`, made in `epoch` and finished at `finished` (seconds since 1970).
 
     `cursor` is the first prompt of the next iteration. `checkpoint` holds the newest weights after this one, whose digest is
-    `weights`; both are empty before the first update. `skipped` says why nothing was learned (there was no update, or one without
+    `weights`; it is empty before the first update. `skipped` says why nothing was learned (there was no update, or one without
     an optimiser step), and is empty otherwise.
     """
 
@@ -56,10 +56,10 @@ class Record(BaseModel):
     artifacts: list[Artifact]
     metrics: dict[str, float]
     skipped: str = ""
-    run_id: str = ""
-    epoch: str = ""
-    finished: float = 0.0
-    weights: str = ""
+    run_id: str
+    epoch: str
+    finished: float
+    weights: str
 
     @property
     def updates(self) -> int:
@@ -84,8 +84,8 @@ class Record(BaseModel):
 
     @property
     def policy(self) -> Weights:
-        """The policy after this iteration. Records of earlier releases have no digest of it; its place stands in for one."""
-        return Weights(updates=self.updates, checkpoint=self.checkpoint, digest=self.weights or self.checkpoint)
+        """The policy after this iteration."""
+        return Weights(updates=self.updates, checkpoint=self.checkpoint, digest=self.weights)
 
 
 def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
@@ -103,7 +103,7 @@ def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
             f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or make it again with "
             f"`nbrl resume {run.name} --redo {iteration + 1}:record`"
         ) from error
-    if record.run_id not in ("", run.run_id):
+    if record.run_id != run.run_id:
         raise BrokenInvariantError(
             f"{storage.uri(key)} is of another run that was named {run.name!r} too; end what still trains it, and train under "
             "another name"

@@ -32,8 +32,8 @@ POLL_S = 0.5
 class Lease(BaseModel):
     """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go.
 
-    `status` and `reason` say how the run's newest start ended; they are empty until then, and where an earlier release wrote the
-    lease. Whoever works on a run without starting it keeps them.
+    `status` and `reason` say how the run's newest start ended; they are empty until then. Whoever works on a run without starting
+    it keeps them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -9,7 +9,6 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 
-LATER = {"environment", "files"}  # columns that tables of earlier releases lack
 MAY_BE_NULL = {"answer"}
 
 
@@ -17,8 +16,6 @@ def read_trajectories(storage: Storage, key: str) -> pa.Table:
     """Raises MissingError, or DamagedError if the table is not one of trajectories."""
     table = storage.read_table(key)
     for field in SCHEMA:
-        if field.name in LATER and field.name not in table.column_names:
-            continue
         wrong = "lacks" if field.name not in table.column_names else _fault(table[field.name], field)
         if wrong:
             raise _damaged(storage, key, f"it {wrong} {field.name}")

@@ -19,7 +19,6 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.stages import StageLayout, is_chunk, policy_folder
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
@@ -150,7 +149,7 @@ def scores_of(storage: Storage, run: Run) -> dict[int, float]:
     for updates in evaluated_updates(storage, run):
         with suppress(DamagedError):  # it is found, and evaluated again, where it is needed
             for result in results_of(storage, run.layout.evaluation(updates)):
-                scores[updates] = success_of(result.artifact.values)
+                scores[updates] = result.artifact.values["success"]
     return scores
 
 

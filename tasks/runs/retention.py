@@ -32,7 +32,7 @@ def prune(
 ) -> None:
     """Delete the checkpoints of `records` that need not stay, and the states of those that stay without.
 
-    Champions stay, and those of a release that kept all of them. Where a champion cannot be told, nothing is deleted.
+    Champions stay. Where a champion cannot be told, nothing is deleted.
     """
     keys = storage.list(run.layout.checkpoints)
     try:
@@ -87,9 +87,9 @@ def _bases(storage: Storage, folders: Mapping[int, str], keys: Sequence[str], tr
 
 
 def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
-    """Folders of the records' checkpoints that are there, by updates, but those of releases that kept all of them."""
+    """Folders of the records' checkpoints that are there, by updates."""
     there = _complete(keys)
-    return {each.updates: each.checkpoint for each in records if each.epoch and each.checkpoint in there}
+    return {each.updates: each.checkpoint for each in records if each.checkpoint in there}
 
 
 def can_train_on(storage: Storage, checkpoint: str) -> bool:

@@ -10,41 +10,42 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
-from nbrl.infra.parse import yaml_value
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
-from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
+from nbrl.tasks.errors import ConfigError, OtherFormatError, did_you_mean, fault_in_words
 from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, RunLayout, layout_of, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
-from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.trust import remember
 
 Kind = Literal["runs", "evaluations"]
+DIGITS = 20  # shown of another format's number
+FORMAT: Literal[1] = 1  # of all that is stored of a run or an evaluation
 
 
 class Run(BaseModel):
     """Identity of a run, or of an evaluation of its own.
 
-    `config` are the settings it began with, `config_digest` is that of those that decide results, `policy`
-    that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
+    `format` is that of its files. `config` are the settings it began with, `config_digest` is that of those that decide results,
+    `policy` that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    format: Literal[1] = FORMAT
     name: str
     kind: Kind = RUNS
     run_id: str
     config_digest: str
     seed: int
     recipe: str
-    policy: str = ""
+    policy: str
     sources: dict[str, str] = Field(default_factory=dict)
-    config: dict[str, Any] | None = None
+    config: dict[str, Any]
 
     @property
     def layout(self) -> RunLayout:
@@ -65,12 +66,17 @@ def checked_name(name: str) -> str:
 
 
 def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
-    """Return the run, or evaluation, of this name, or None. Raises ConfigError if something else has the name."""
-    path = layout_of(kind, name).identity
+    """Return the run, or evaluation, of this name, or None. Raises ConfigError if something else has the name, and
+    OtherFormatError if another version of nbrl wrote it.
+    """
+    layout = layout_of(kind, name)
+    path = layout.identity
     if not storage.exists(path):
         return None
     try:
-        found = Run.model_validate(storage.read_json(path))
+        fields = storage.read_json(path)
+        _check_format(layout, fields.get("format"))
+        found = Run.model_validate(fields)
     except (DamagedError, ValidationError) as error:
         raise ConfigError(
             f"{storage.uri(path)} is not what was written there; bring it back from a copy, or choose another name"
@@ -78,6 +84,14 @@ def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
     if (found.name, found.kind) != (name, kind):  # what a file says of itself leads nowhere
         raise ConfigError(f"{storage.uri(path)} is of another run, {found.name[:100]!r}; give its folder that name")
     return found
+
+
+def _check_format(layout: RunLayout, found: object) -> None:
+    if found is None or (isinstance(found, int) and found != FORMAT):
+        told = "names no format" if found is None else f"is of format {str(found)[:DIGITS]}"
+        raise OtherFormatError(
+            f"{layout.title} {told}, and this version of nbrl reads format {FORMAT}; use the version that made it"
+        )
 
 
 def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
@@ -193,7 +207,7 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
     """
     what = earlier.kind.removesuffix("s")
     differing = differences(stored_config(storage, earlier), config, what)
-    if policy and earlier.policy not in ("", policy):
+    if policy and earlier.policy != policy:
         differing.append(f"policy.path {config.policy.path} holds another model than it began with")
     now = sources_of(config)
     gone = [name for name in earlier.sources if name in config.environments and name not in now]
@@ -221,9 +235,8 @@ def sources_of(config: RunConfig) -> dict[str, str]:
 
 def stored_config(storage: Storage, run: Run) -> RunConfig:
     """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
-    key = run.layout.identity if run.config else run.layout.config
     try:
-        return RunConfig.model_validate(of_this_release(run.config or yaml_value(storage.read_bytes(key))))
-    except ValueError as error:  # a ValidationError is one
-        words = fault_in_words(error) if isinstance(error, ValidationError) else str(error)
-        raise ConfigError(f"{storage.uri(key)} is no configuration of this release: {words}; name another run") from error
+        return RunConfig.model_validate(run.config)
+    except ValidationError as error:
+        where = storage.uri(run.layout.identity)
+        raise ConfigError(f"{where} is no configuration of this version: {fault_in_words(error)}; name another run") from error

@@ -52,9 +52,7 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
     try:
         summary = Summary.model_validate(storage.read_json(path))
     except (DamagedError, ValidationError) as error:
-        raise DamagedError(
-            f"{storage.uri(path)} is damaged, or of another release; delete it, and the same command makes it again"
-        ) from error
+        raise DamagedError(f"{storage.uri(path)} is damaged; delete it, and the same command makes it again") from error
     if summary.iterations != config.iterations and not (summary.stalled and summary.skipped_in_row >= config.select.patience):
         return None
     return learned(summary)

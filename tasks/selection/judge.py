@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.selection.settings import SelectSettings
 
@@ -69,7 +68,7 @@ def by_group(rewards: pa.Table) -> pa.Table:
     """One row per group, in order of appearance."""
     success: dict[str, list[float]] = defaultdict(list)
     fate: dict[str, list[str]] = defaultdict(list)
-    for row in completed(rewards).select(["group", "success", "status", "unscored"]).to_pylist():
+    for row in rewards.select(["group", "success", "status", "unscored"]).to_pylist():
         success[row["group"]].append(row["success"])
         fate[row["group"]].append(UNSCORED if row["unscored"] else row["status"])
     return pa.table({"group": list(success), "success": list(success.values()), "fates": list(fate.values())})

@@ -22,7 +22,7 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import TakenOverError
-from nbrl.tasks.layout.checkpoints import HF, has_manifest
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
@@ -281,8 +281,7 @@ def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:
             if gone := [name for name in names if f"{policy.checkpoint}/{name}" not in stored]:
                 raise MissingError(f"{storage.uri(policy.checkpoint)}/{gone[0]} is gone")
             return
-        if has_manifest(policy.checkpoint):
-            check_whole(local)
+        check_whole(local)
         if not (local / HF).is_dir():
             raise MissingError(f"{local} is gone")
     except (DamagedError, MissingError) as error:

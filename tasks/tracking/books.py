@@ -13,9 +13,7 @@ from nbrl.infra.errors import InfraError, MissingError, ServerError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tensorboard import log_missing
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.environments.questions import completed as with_every_column
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import SILENT, Ending
@@ -26,7 +24,7 @@ from nbrl.tasks.runs.summary import Summary
 from nbrl.tasks.tracking.checkpoints import Checkpoints
 from nbrl.tasks.tracking.datasets import log_datasets
 from nbrl.tasks.tracking.evaluations import PARENT_ID
-from nbrl.tasks.tracking.facts import earlier_identity, facts, identity
+from nbrl.tasks.tracking.facts import facts, identity
 from nbrl.tasks.tracking.held_out import FOLDER, log_held_out
 from nbrl.tasks.tracking.parameters import parameters
 from nbrl.tasks.tracking.samples import choose, samples
@@ -35,7 +33,6 @@ from nbrl.tasks.tracking.traces import log_traces
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
 EVALUATED = "eval/em"  # every evaluation has it; where it stands in MLflow, all of the evaluation does
-ON_CHECKPOINT = "reward/em"  # every iteration has it, of every release
 OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without those of environments and abilities
 TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
 
@@ -47,7 +44,6 @@ class Books:
         self._config, self._storage, self._run, self._tracking = config, storage, run, tracking
         self._begun = False
         self._doubtful = True  # whether an earlier delivery may have left a part of the next iteration
-        self._uncounted = False  # whether MLflow has iterations of a release that did not count them
         self._steps = Steps(run)
         self._evaluated: set[int] = set()  # steps
         self._checkpoints = Checkpoints(storage, run, tracking)
@@ -66,7 +62,7 @@ class Books:
             self._iteration(record)
             self._steps.add(record)
             self._tracking.set_tag(DELIVERED, f"{self.delivered} {_mark(record)}")
-            self._doubtful = self._uncounted
+            self._doubtful = False
         self._evaluations()
         self._checkpoints.update_places()
         self._summary()
@@ -119,14 +115,13 @@ class Books:
         for record in filter(None, records):
             self._steps.add(record)
         self._evaluated = {step for step, _ in self._tracking.history(EVALUATED)}
-        self._uncounted = not delivered and bool(self._tracking.history(ON_CHECKPOINT))
         self._checkpoints.begin()
         self._begun = self._doubtful = True
 
     def _open(self) -> None:
         run, tracking = self._run, self._tracking
         known, started = facts(self._storage, run.layout, run.recipe, self._config.policy.path)
-        tracking.start_run(run.name, parameters(self._config), identity(run), known, earlier_identity(run), started)
+        tracking.start_run(run.name, parameters(self._config), identity(run), known, started)
         tracking.adopt({PARENT_ID: run.run_id})  # evaluations that were there before it
         settings = yaml.safe_dump(self._config.model_dump(mode="json"), sort_keys=False)
         tracking.log_text(without_passwords(settings), SETTINGS)
@@ -138,7 +133,7 @@ class Books:
         if self._steps.updated(record):
             self._checkpoints.log(record)
         self._traces(record)
-        self._metrics(metrics, step, record.finished or None, self._doubtful)
+        self._metrics(metrics, step, record.finished, self._doubtful)
 
     def _metrics(self, metrics: dict[str, float], step: int, finished: float | None, doubtful: bool) -> None:
         """Log metrics of a step, those of checkpoints last and with the one that was made at this step."""
@@ -161,10 +156,9 @@ class Books:
         if not self._config.record.traces:
             return
         first = record.rounds[0]
-        rewards = completed(self._storage.read_table(first.rewards.path, first.rewards.digest)).to_pylist()
-        prompts = with_every_column(self._storage.read_table(first.prompts.path, first.prompts.digest))
-        groups = prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
-        answers = dict(zip(groups, prompts["answers"].to_pylist(), strict=True))
+        rewards = self._storage.read_table(first.rewards.path, first.rewards.digest).to_pylist()
+        prompts = self._storage.read_table(first.prompts.path, first.prompts.digest)
+        answers = dict(zip(prompts["group"].to_pylist(), prompts["answers"].to_pylist(), strict=True))
         trajectories = self._storage.read_table(first.trajectories.path, first.trajectories.digest)
         tags = {"run": self._run.name, "iteration": str(record.iteration)}
         chosen = samples(trajectories, choose(rewards, self._config.record.traces), answers)

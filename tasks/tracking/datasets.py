@@ -35,5 +35,4 @@ def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
 
 
 def _name(environment: str, split: str) -> str:
-    """The questions of runs that began before there were environments name none."""
-    return f"{environment}/{split}" if environment else split
+    return f"{environment}/{split}"

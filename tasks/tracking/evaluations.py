@@ -54,9 +54,7 @@ def deliver_evaluation(
         if tracking.tag(DIGEST) == digest:
             return tracking.run_id
         tracking.start_over()
-    found = ""
-    if parent is not None:
-        found = tracking.id_of(parent.name, {RUN_ID: parent.run_id}, {"run_id": parent.run_id})
+    found = tracking.id_of(parent.name, {RUN_ID: parent.run_id}) if parent else ""
     facts = {"mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", **tags, "mlflow.note.content": report}
     facts |= {PARENT_NAME: parent.name, PARENT_ID: parent.run_id} if parent else {}
     facts |= {PARENT: found} if found else {}

@@ -13,11 +13,6 @@ def identity(run: Run) -> dict[str, str]:
     return {RUN_ID: run.run_id, DIGEST: run.config_digest}
 
 
-def earlier_identity(run: Run) -> dict[str, str]:
-    """Those that earlier releases gave it."""
-    return {"run_id": run.run_id, "digest": run.config_digest}
-
-
 def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple[dict[str, str], float | None]:
     """Tags about a run or evaluation and its newest start, without those that nobody knows, and when its first start was.
 

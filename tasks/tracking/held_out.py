@@ -9,7 +9,6 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.stages import is_trajectories
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
@@ -27,7 +26,7 @@ def log_held_out(
     name, artifact = f"{FOLDER}/{weights.updates:06d}", result.artifact
     tags = {"run": run.name, "evaluation": str(weights.updates)}
     trajectories = _trajectories(storage, artifact.parts)
-    rewards = completed(storage.read_table(artifact.path, artifact.digest)).to_pylist()
+    rewards = storage.read_table(artifact.path, artifact.digest).to_pylist()
     questions = stored.read(storage, run.layout.data, "held_out")
     answers = dict(zip(questions["id"].to_pylist(), questions["answers"].to_pylist(), strict=True))
     if name not in tables:

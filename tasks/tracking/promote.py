@@ -19,7 +19,7 @@ from nbrl.tasks.runs.checkpoints import checkpoint_folder, used
 from nbrl.tasks.runs.history import made_in, read_record
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
-from nbrl.tasks.tracking.facts import RUN_ID, earlier_identity, identity
+from nbrl.tasks.tracking.facts import RUN_ID, identity
 from nbrl.tasks.tracking.steps import Steps
 
 
@@ -48,7 +48,7 @@ def _whole(storage: Storage, run: Run, folder: str) -> Champion:
     if gone:
         raise _refused(run, updates, f"{storage.uri(gone[0])} is gone")
     record = read_record(storage, run, made_in(storage, run, updates))
-    if record is not None and record.weights not in ("", weights):
+    if record is not None and record.weights != weights:
         raise _refused(run, updates, f"{storage.uri(folder)} holds other weights than the update made")
     return Champion(
         recipe=run.recipe,
@@ -96,7 +96,7 @@ def _with_alias(storage: Storage, run: Run, settings: TrackingSettings, home: Ho
     tracking = Tracking(settings, home)
     if tracking.client.get_experiment_by_name(settings.experiment) is None:  # asking for a run would make one
         return None
-    if not tracking.find_run(run.name, identity(run), earlier_identity(run)):
+    if not tracking.find_run(run.name, identity(run)):
         return None
     checkpoints = Checkpoints(storage, run, tracking)
     checkpoints.begin()

@@ -25,6 +25,7 @@ import fastapi  # noqa: F401 (Prefect imports it late; the children share what i
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import train as train_module
@@ -34,7 +35,7 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import HF, ORDER, STATE
+from nbrl.tasks.layout.checkpoints import HF, ORDER, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, repeats
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
@@ -85,6 +86,7 @@ LAG = {
 RUN, DIED = "r", 137
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update, and between the stages of the update
 NOTHING = 10**9
+NO_LOGPROBS = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))]).empty_table()
 
 
 class Death:
@@ -225,6 +227,7 @@ class Learner:
         self._death.step()
         folder = shelf.begin(order.checkpoint_out)
         (folder / ORDER).write_text(order.model_dump_json())
+        pq.write_table(NO_LOGPROBS, folder / TOKEN_LOGPROBS)
         parts = [folder / HF] + ([shelf.begin_states(order.checkpoint_out) / STATE] if order.state == "later" else [])
         for part in parts:
             await asyncio.sleep(PAUSE_S)

@@ -60,8 +60,8 @@ class Stored:
         trajectories = self.record.rounds[0].trajectories
         kinds["chunk"] = next(iter(trajectories.parts)), self._table(trajectories)
         update = next(each for each in self.record.artifacts if each.path == self.record.checkpoint)
-        ((proof, digest),) = update.parts.items()
-        kinds["proof"] = proof, lambda: storage.read_bytes(proof, digest)
+        for name, (part, digest) in zip(("proof", "log-probs"), update.parts.items(), strict=True):
+            kinds[name] = part, lambda part=part, digest=digest: storage.read_bytes(part, digest)  # type: ignore[misc]
         for name in ("hf/model.safetensors", "state/model.safetensors", "result.json", MANIFEST):
             kinds[name] = f"{self.checkpoint}/{name}", lambda name=name: self._checkpoint(name)  # type: ignore[misc]
         return kinds

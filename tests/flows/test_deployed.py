@@ -76,7 +76,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    run = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+    run = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
     storage.write_json(run.layout.identity, run.model_dump(mode="json"))
     return storage
 

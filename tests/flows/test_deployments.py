@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def root(tmp_path: Path) -> str:
     config = load("tiny-cpu")
     settings = config.model_dump(mode="json")
-    run = Run(name="r", run_id="x", config_digest=digest(config), seed=0, recipe="tiny-cpu", config=settings)
+    run = Run(name="r", run_id="x", config_digest=digest(config), seed=0, recipe="tiny-cpu", config=settings, policy="w0")
     Storage(StorageSettings(root=str(tmp_path))).write_json(run.layout.identity, run.model_dump(mode="json"))
     return str(tmp_path)
 

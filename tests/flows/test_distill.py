@@ -12,7 +12,6 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import Stage
@@ -26,7 +25,7 @@ TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 def _rewards(storage: Storage) -> dict[str, tuple[float, float]]:
     """Success and reward of each trajectory of the training."""
     keys = [key for key in storage.list("runs/small/iterations") if key.endswith("/rewards.parquet")]
-    rows = [row for key in keys for row in completed(storage.read_table(key)).to_pylist()]
+    rows = [row for key in keys for row in storage.read_table(key).to_pylist()]
     return {row["trajectory"]: (row["success"], row["total"]) for row in rows}
 
 

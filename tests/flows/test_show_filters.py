@@ -10,7 +10,6 @@ from nbrl.flows.cli.commands import app
 from nbrl.flows.display.listing import Found, Wanted, choose
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.stages import RoundLayout, is_trajectories
 from tests.tasks.comparison import made
 
 LONG = "a-question-whose-id-takes-more-columns-than-half-of-a-usual-terminal-has"
@@ -58,19 +57,6 @@ def test_best_and_worst_are_by_reward(storage: Storage) -> None:
 def test_rewards_and_steps_are_columns(storage: Storage) -> None:
     done = show(storage, "r@2", "--best", "1")
     assert "q1-0 eval 2 1.000 1 1 answered 1 What is 1?" in " ".join(done.stdout.split())
-
-
-def test_a_run_of_an_earlier_release_is_listed_with_what_it_has(storage: Storage) -> None:
-    for key in storage.list("runs/r"):
-        if key.endswith("/rewards.parquet"):
-            storage.write_table(key, storage.read_table(key).drop_columns(["success", "environment", "own", "unscored"]))
-        elif is_trajectories(key):
-            whole = storage.read_table(key).drop_columns(["environment"])
-            storage.write_table(RoundLayout.holding(key).trajectories_in_one, whole)
-            storage.delete(key)
-    assert [(each.success, each.environment) for each in chosen(storage, updates=2, best=1)] == [(1.0, "")]
-    for words in (["r"], ["r", "--group", "q0"], ["r/q1-0"]):
-        assert show(storage, *words).exit_code == 0
 
 
 def test_what_was_not_scored_has_no_reward(storage: Storage) -> None:

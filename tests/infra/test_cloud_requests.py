@@ -11,6 +11,7 @@ import pytest
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.clouds import Proxy, s3_server
+from tests.uploads import upload
 
 pytestmark = pytest.mark.process
 
@@ -113,7 +114,7 @@ def test_many_files_at_once_outlast_an_outage(proxy: Proxy, settings: StorageSet
         (source / str(number)).write_bytes(bytes([number]))
     proxy.down = True
     threading.Timer(20, lambda: setattr(proxy, "down", False)).start()
-    storage.upload_folder(source, "folder")
+    upload(storage, source, "folder")
     storage.download_folder("folder", tmp_path / "target")
     assert [(tmp_path / "target" / str(number)).read_bytes() for number in range(40)] == [bytes([n]) for n in range(40)]
 

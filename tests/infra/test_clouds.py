@@ -16,6 +16,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.preflight import check_writable
 from tests.clouds import Proxy, serving
+from tests.uploads import upload
 
 pytestmark = [pytest.mark.long, pytest.mark.process]
 
@@ -117,7 +118,7 @@ def test_tables_and_folders(settings: StorageSettings, tmp_path: Path) -> None:
     assert storage.read_table("t.parquet", storage.write_table("t.parquet", table)).equals(table)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "weights").write_bytes(os.urandom(9_000_000))
-    storage.upload_folder(tmp_path / "source", "checkpoint")
+    upload(storage, tmp_path / "source", "checkpoint")
     copy = storage.download_folder("checkpoint", tmp_path / "copy")
     assert (copy / "weights").read_bytes() == (tmp_path / "source" / "weights").read_bytes()
 

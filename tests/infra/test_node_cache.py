@@ -13,6 +13,7 @@ from nbrl.infra.errors import MissingError, StorageError
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.clouds import FolderCloud
+from tests.uploads import upload
 
 HOLD = """
 import json, sys
@@ -35,7 +36,7 @@ def stored(cloud: Storage, folder: Path, key: str, size: int = 100) -> None:
     for name in ("hf/weights", "state/shard"):
         (folder / key / name).parent.mkdir(parents=True)
         (folder / key / name).write_bytes(key.encode() * size)
-    cloud.upload_folder(folder / key, key)
+    upload(cloud, folder / key, key)
 
 
 def cache(folder: Path, gb: float = 1.0) -> NodeCache:
@@ -55,7 +56,7 @@ def test_a_folder_on_this_machine_is_its_own_copy(tmp_path: Path) -> None:
 
 def test_a_folder_is_fetched_once_whatever_its_key(tmp_path: Path, cloud: FolderCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(cloud, tmp_path, "a")
-    cloud.upload_folder(tmp_path / "a", "elsewhere/a")
+    upload(cloud, tmp_path / "a", "elsewhere/a")
     with cache(tmp_path).lease(cloud, "a") as lease:
         assert (lease.path / "state/shard").read_bytes() == b"a" * 100
     monkeypatch.setattr(cloud, "download_folder", lambda *_: pytest.fail("it was fetched again"))
@@ -156,7 +157,7 @@ def test_what_is_adopted_makes_room_and_what_is_being_fetched_is_left_alone(tmp_
     with small.scratch("rank-0") as folder:
         (folder / "hf").mkdir()
         (folder / "hf/weights").write_bytes(b"w" * 2000)
-        cloud.upload_folder(folder, "b")
+        upload(cloud, folder, "b")
         small.adopt(folder, "hf")
     assert not old.exists()
     assert other.exists()
@@ -169,7 +170,7 @@ def test_what_was_made_here_is_not_fetched(tmp_path: Path, cloud: FolderCloud, m
         for name in ("hf/weights", "state/shard"):
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_bytes(b"made")
-        cloud.upload_folder(folder, "a")
+        upload(cloud, folder, "a")
         made.adopt(folder, "hf")
     assert not folder.exists()
     monkeypatch.setattr(cloud, "download_folder", lambda *_: pytest.fail("it was fetched"))

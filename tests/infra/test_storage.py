@@ -20,6 +20,7 @@ from nbrl.infra.blobs import TEMPORARY
 from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.storage import Storage, StorageSettings, sha256
 from tests.clouds import s3_server
+from tests.uploads import upload
 
 
 @pytest.fixture(scope="module")
@@ -201,8 +202,8 @@ def test_folder(storage: Storage, tmp_path: Path) -> None:
     (source / "deep").mkdir(parents=True)
     (source / "weights").write_bytes(b"w" * 3_000_000)
     (source / "deep" / "config.json").write_text("{}")
-    digest = storage.upload_folder(source, "checkpoints/1")
-    assert storage.upload_folder(source, "checkpoints/2") == digest
+    digest = upload(storage, source, "checkpoints/1")
+    assert upload(storage, source, "checkpoints/2") == digest
     assert "checkpoints/1/manifest.json" in storage.list("checkpoints/1")
     target = storage.download_folder("checkpoints/1", tmp_path / "target")
     assert (target / "weights").read_bytes() == b"w" * 3_000_000
@@ -220,7 +221,7 @@ def test_folder_without_manifest_does_not_exist(storage: Storage, tmp_path: Path
 def test_folder_that_was_changed_is_refused(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "weights").write_bytes(b"w")
-    storage.upload_folder(tmp_path / "source", "c")
+    upload(storage, tmp_path / "source", "c")
     storage.write_bytes("c/weights", b"x")
     with pytest.raises(StorageError, match="not what its manifest says"):
         storage.download_folder("c", tmp_path / "target")
@@ -274,7 +275,7 @@ def test_a_file_that_is_cut_short_is_damaged(tmp_path: Path, cut: float) -> None
     (tmp_path / "source" / "weights").write_bytes(b"w")
     storage.write_json("fields.json", {"a": 1})
     storage.write_table("table.parquet", pa.table({"a": [1]}))
-    storage.upload_folder(tmp_path / "source", "folder")
+    upload(storage, tmp_path / "source", "folder")
     reads: dict[str, Callable[[], object]] = {
         "fields.json": lambda: storage.read_json("fields.json"),
         "table.parquet": lambda: storage.read_table("table.parquet"),

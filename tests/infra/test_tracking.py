@@ -76,16 +76,6 @@ def test_an_experiment_that_somebody_deleted_is_restored(home: Home) -> None:
     assert again.experiment_id == first.experiment_id
 
 
-def test_a_run_with_the_tags_of_an_earlier_release_is_continued(home: Home) -> None:
-    earlier, now = {"run_id": "7"}, {"nbrl.run_id": "7"}
-    tracking = Tracking(TrackingSettings(), home)
-    first = tracking.start_run("earlier", {}, earlier)
-    assert tracking.start_run("earlier", {}, now, earlier=earlier) == first
-    assert tracking.client.get_run(first).data.tags["nbrl.run_id"] == "7"
-    assert not tracking.find_run("earlier", {"nbrl.run_id": "8"}, {"run_id": "8"})
-    assert tracking.find_run("earlier", now)
-
-
 def test_checkpoints_are_logged_models_and_versions(home: Home) -> None:
     tracking = Tracking(TrackingSettings(), home)
     run_id = tracking.start_run("v1.5", {}, {})

@@ -20,7 +20,7 @@ from nbrl.tasks.runs.summary import Summary
 from tests.flows.test_show import trajectory
 from tests.tasks.storing import stored
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 CONFIG = load("tiny-cpu", ["record.traces=1"])
 
 
@@ -38,7 +38,7 @@ def iteration(storage: Storage, number: int, epoch: str = "e0001-abcdef") -> Non
     scope = Scope(run="r", run_id="x", seed=0, epoch=epoch, iteration=number, weights=weights)
     layout = scope.layout.round(0)
     tables = {
-        layout.prompts: questions(),
+        layout.prompts: questions().append_column("group", questions()["id"]),
         layout.rewards: rewards(),
         layout.selection: pa.table({"a": [1]}),
         layout.trajectories: to_table([trajectory(), trajectory().model_copy(update={"id": "q-1"})]),

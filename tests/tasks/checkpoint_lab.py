@@ -12,7 +12,7 @@ from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", TOKEN_LOGPROBS, RESULT)
 
 
@@ -47,6 +47,7 @@ def made(storage: Storage, tmp_path: Path, count: int) -> tuple[Writer, list[Rec
             weights=updated.digest,
             run_id=RUN.run_id,
             epoch=writer.epoch,
+            finished=1.0,
         )
         storage.create_json(scope.layout.record, record.model_dump(mode="json"))
         storage.write_json(scope.layout.record_copy, record.model_dump(mode="json"))

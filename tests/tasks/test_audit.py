@@ -48,6 +48,7 @@ def test_a_damaged_result_of_an_update_is_named_and_its_weights_are_looked_at_al
         metrics={},
         run_id=run.run_id,
         epoch="e0001-abcdef",
+        finished=1.0,
         weights="w1",
     )
     assert list(check_update(storage, CONFIG, run, record, Weights(digest="w0"), 0)) == [

@@ -18,12 +18,11 @@ from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.audit.tracking import check_tracking
 from nbrl.tasks.runs.champions import Champion, recorded
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.books import Books, deliver
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
 from nbrl.tasks.tracking.promote import promote, show_champion
-from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration
+from tests.tasks.booked import CONFIG, RUN, begun, evaluated
 from tests.tasks.test_champions import made
 
 # MLflow asks git where it is.
@@ -123,22 +122,6 @@ def test_a_server_shows_what_a_database_shows(storage: Storage, tmp_path: Path) 
     finally:
         page.stop()
     assert found == shown(delivered(storage, tmp_path))
-
-
-@pytest.mark.more
-def test_a_run_that_an_earlier_release_began_goes_on_in_mlflow(storage: Storage, tmp_path: Path) -> None:
-    to = tracking(tmp_path)
-    run_id = to.start_run("r", {"update.lr": "1"}, {"run_id": "x", "digest": "d"})
-    to.log_metrics({"reward/em": 0.0, "time/update": 1.0}, 1)
-    model = to.models.log("r-000001", storage.uri(RUN.layout.checkpoint(1, "e0001-abcdef")), 1, {})
-    record = [iteration(storage, number) for number in range(2)] and read_record(storage, RUN, 0)
-    assert record
-    to.set_tag("nbrl.delivered", f"1 {record.epoch} {record.finished}")
-    to = delivered(storage, tmp_path)
-    assert to.run_id == run_id
-    assert sorted(to.history("reward/em")) == [(1, 0.0), (2, 0.1)]
-    assert {step: each.id for step, each in to.models.of_run().items()}[1] == model.id
-    assert to.client.get_run(run_id).data.params["update.lr"] == "1"
 
 
 @pytest.mark.more

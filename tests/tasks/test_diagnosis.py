@@ -28,7 +28,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     ]
     table = pa.Table.from_pylist(rows, schema=TRAJECTORIES)
     prompts = pa.table({"id": ["q1", "q2"], "group": ["q1", "q2"], "answers": [["#### 42"], ["7"]], "rule": ["qa", "qa"]})
-    prompts = prompts.append_column("reference", pa.array(["", ""]))
+    prompts = prompts.append_column("reference", pa.array(["", ""])).append_column("environment", pa.array(["e", "e"]))
     rewards = [
         {"trajectory": row["id"], "group": row["group"], "ability": "qa", "status": status, "step_rewards": []} | means
         for row in rows
@@ -38,7 +38,18 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     paths = {f"{FOLDER}/{name}.parquet": each for name, each in tables.items()}
     artifacts = [Artifact(path=path, digest=storage.write_table(path, each)) for path, each in paths.items()]
     counts = {f"select/dropped/{dropped}": 2.0} if dropped else {}
-    return Record(iteration=0, cursor=2, checkpoint="", artifacts=artifacts, metrics=counts, skipped="why")
+    return Record(
+        iteration=0,
+        cursor=2,
+        checkpoint="",
+        artifacts=artifacts,
+        metrics=counts,
+        skipped="why",
+        run_id="x",
+        epoch="e0001-abcdef",
+        finished=1.0,
+        weights="w0",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,20 @@
 """How a start of a run ended is on its storage."""
 
 import asyncio
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError, TakenOverError
-from nbrl.tasks.runs.beginning import command, without_passwords
+from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.ending import SILENT, STOPPED, Ending, ending_of
-from nbrl.tasks.runs.epochs import Epoch, first_and_newest
+from nbrl.tasks.runs.epochs import Epoch
 from nbrl.tasks.runs.lease import Lease, last_ending, writing
 from nbrl.tasks.runs.run import Run
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 
 
 @pytest.fixture
@@ -57,18 +55,6 @@ def test_a_process_that_was_killed_said_nothing(storage: Storage) -> None:
     epoch = Epoch(name="e0001-abcdef", host="h", process="p", started=1.0, version="0")
     storage.write_json(RUN.layout.lease, Lease(epoch=epoch, beat=7.0).model_dump())
     assert last_ending(storage, RUN.layout) == (Ending("KILLED", SILENT), 7.0)
-
-
-def test_epochs_and_leases_of_earlier_releases_are_read(storage: Storage) -> None:
-    earlier = {"name": "e0001-abcdef", "host": "h", "process": identity(), "started": 1.0, "version": "0.0", "settings": None}
-    storage.create_json(RUN.layout.epoch("e0001-abcdef"), earlier)
-    storage.write_json(RUN.layout.lease, {"epoch": earlier, "beat": 7.0, "ended": True})
-    asyncio.run(train(storage, None))
-    starts = first_and_newest(storage, RUN.layout)
-    assert starts
-    assert (starts[0].user, starts[0].command, starts[0].commit) == ("", "", "")
-    assert (starts[1].command, starts[1].commit) == (command(), "c0ffee")
-    assert json.loads(storage.read_bytes(RUN.layout.lease))["status"] == "FINISHED"
 
 
 def test_passwords_of_addresses_are_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""The environments of a run on storage: mixed, read back, and those of runs that earlier releases began."""
+"""The environments of a run on storage: mixed, and read back."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
@@ -14,13 +13,10 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Environment
 from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
-from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.evaluate import first_of_each
-from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
-from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import open_run
 
@@ -136,43 +132,6 @@ def test_a_table_without_its_digest_is_not_read(tmp_path: Path, written: str) ->
             DamagedError, match=r"digests\.json (has no SHA-256 of .*train\.parquet|is damaged: ).*; bring it back"
         ):
             read()
-
-
-def test_a_run_that_an_earlier_release_began_goes_on_with_its_questions_and_settings(tmp_path: Path) -> None:
-    overrides = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
-    config = load("tiny-cpu", [*overrides, f"storage.root={tmp_path}/root"])
-    storage = Storage(config.storage)
-    run, _ = open_run(config, "a", storage)
-    identity, layout = storage.read_json(run.layout.identity), run.layout.data
-    data = {"kind": "generated", "seed": 0, "train": 8, "held_out": 4}
-    identity["config"] = {key: value for key, value in identity["config"].items() if key != "environments"} | {"data": data}
-    del identity["sources"]
-    storage.write_json(run.layout.identity, identity)
-    # As the release before environments wrote them: fewer columns, and one corpus.
-    digests = {}
-    for split in stored.SPLITS:
-        earlier = stored.read(storage, layout, split).select(["id", "question", "answers", "ability", "source"])
-        digests[layout.split(split)] = storage.write_table(layout.split(split), earlier)
-    digests[layout.corpus()] = storage.write_table(layout.corpus(), storage.read_table(layout.corpus("world")))
-    storage.write_json(layout.digests, digests)
-    again, created = open_run(config, "a", storage)
-    assert (again.run_id, created) == (run.run_id, False)
-    questions = stored.read(storage, layout, "train")
-    assert questions.schema.names == SCHEMA.names
-    assert set(questions["rule"].to_pylist()) == {"qa"}
-    assert stored.corpora(storage, layout, config.environments)["world"].key == layout.corpus()
-    with pytest.raises(ConfigError, match=r"environments\.world\.seed is 1, the run began with 0"):
-        open_run(load("tiny-cpu", [*overrides, "environments.world.seed=1", f"storage.root={tmp_path}/root"]), "a", storage)
-
-
-def test_settings_of_earlier_releases_are_those_of_one_environment() -> None:
-    tiny = yaml.safe_load(Path("infra/recipes/tiny-cpu.yaml").read_text())
-    del tiny["environments"]
-    for data, name in (({"seed": 3}, "world"), ({"kind": "reasoning_gym", "tasks": ["gcd"]}, "reasoning_gym")):
-        config = RunConfig.model_validate(of_this_release(tiny | {"data": data}))
-        assert list(config.environments) == [name]
-    files = {"kind": "files", "train": "a", "held_out": "b", "rule": "number"}
-    assert RunConfig.model_validate(of_this_release(tiny | {"data": files})).environments["files"].kind == "files"
 
 
 def test_a_change_of_the_source_of_an_environment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

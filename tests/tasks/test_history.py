@@ -19,12 +19,23 @@ from nbrl.tasks.runs.history import (
 )
 from nbrl.tasks.runs.run import Run
 
-RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
+RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r", policy="w0", config={})
 
 
 def made(iteration: int, updates: int, skipped: str = "") -> Record:
     checkpoint = RUN.layout.checkpoint(updates, "e0001-abcdef") if updates else ""
-    return Record(iteration=iteration, cursor=0, checkpoint=checkpoint, artifacts=[], metrics={}, skipped=skipped)
+    return Record(
+        iteration=iteration,
+        cursor=0,
+        checkpoint=checkpoint,
+        artifacts=[],
+        metrics={},
+        skipped=skipped,
+        run_id=RUN.run_id,
+        epoch="e0001-abcdef",
+        finished=1.0,
+        weights=checkpoint or RUN.policy,
+    )
 
 
 def test_a_skipped_iteration_is_counted_and_makes_no_update(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nbrl.tasks.runs.epochs import check_newest, newest, take
 from nbrl.tasks.runs.lease import Lease, check_free, last_ending, writing
 from nbrl.tasks.runs.run import Run, drop_if_empty, find_run
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 ELSEWHERE = "another-machine/boot/pid:[1]/77/123"
 
 

@@ -214,7 +214,6 @@ def test_a_recipe_leaves_out_environments_of_its_base_that_it_does_not_name(tmp_
     assert load(recipe).weights == {"mine": 2.0}
     assert load(base, ["environments.world=null"]).weights == {"mine": 1.0}
     assert "no environment is left" in refusal("tiny-cpu", "environments.world=null")
-    assert "`data` is called `environments`" in refusal("tiny-cpu", "data.train=5")
 
 
 def test_what_is_not_yaml_is_told_in_a_line_with_its_place(tmp_path: Path) -> None:

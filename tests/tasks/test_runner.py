@@ -91,11 +91,6 @@ def test_all_of_a_round_comes_back_in_its_order_and_is_on_storage(storage: Stora
     assert sorted(stored, key=int) == table["id"].to_pylist()
 
 
-def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
-    earlier = [row | {"environment": ""} for row in rows(2)]
-    assert play(storage, PlayingRunner(plan(storage)), earlier)["environment"].to_pylist() == ["e", "e"]
-
-
 def test_what_failed_is_there_too_but_is_not_found_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlayingRunner, "fails", frozenset({"3"}))
     runner = PlayingRunner(plan(storage))

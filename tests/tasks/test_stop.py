@@ -14,7 +14,7 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import Lease, holder, writing
 from nbrl.tasks.runs.run import Run
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 
 
 @pytest.fixture(autouse=True)

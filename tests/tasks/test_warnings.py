@@ -1,16 +1,12 @@
-"""What is said of a configuration before work starts, and tolerances of earlier releases."""
+"""What is said of a configuration before work starts."""
 
 import re
-from pathlib import Path
 
 import pytest
-import yaml
 
-from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner import settings
 from nbrl.tasks.runs import config, estimate, warnings
-from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS, RunConfig
-from nbrl.tasks.runs.earlier import of_this_release
+from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.warnings import warnings_of
@@ -85,21 +81,3 @@ def test_an_engine_in_bfloat16_gets_weights_as_they_are_stored() -> None:
 def test_sixteen_bits_anywhere_allow_a_larger_mismatch(setting: str) -> None:
     assert load("tiny-cpu").mismatch_floor == FLOAT32_NATS
     assert load("tiny-cpu", [setting]).mismatch_floor == BFLOAT16_NATS
-
-
-def test_a_tolerance_in_nats_is_refused_and_left_out_of_a_run_that_began_with_it() -> None:
-    with pytest.raises(ConfigError, match=r"0\.1 is below 1: it is no number of nats.* leave it out"):
-        load("tiny-cpu", ["publish.tolerance=0.1"])
-    stored = yaml.safe_load(Path("infra/recipes/tiny-cpu.yaml").read_text())
-    config = RunConfig.model_validate(of_this_release(stored | {"publish": {"tolerance": 0.1, "dtype": "stored"}}))
-    assert (config.publish.tolerance, config.publish.dtype) == (3, "stored")
-    kept = of_this_release(stored | {"publish": {"tolerance": 4.5}})
-    assert RunConfig.model_validate(kept).publish.tolerance == 4.5
-
-
-def test_the_bound_of_the_importance_weights_has_its_name_of_today_in_a_run_that_began_with_another() -> None:
-    stored = yaml.safe_load(Path("infra/recipes/tiny-cpu.yaml").read_text())
-    earlier = stored | {"update": stored["update"] | {"tis": {"kind": "mask_tokens", "cap": 3.0}}}
-    tis = RunConfig.model_validate(of_this_release(earlier)).update.tis
-    assert tis is not None
-    assert tis.bounds == (1 / 3, 3.0)

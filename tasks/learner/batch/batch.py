@@ -19,7 +19,7 @@ from nbrl.tasks.learner.batch.tree import Forest, PackedTree, chain
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 
-COLUMNS = ("id", "group", "environment", "ability", "nodes")  # trajectories of early releases name no environment
+COLUMNS = ["id", "group", "environment", "ability", "nodes"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
     if len(known) != len(ids):
         raise UpdateError("the order's tables hold a trajectory twice")
-    needed = trajectories.select([name for name in COLUMNS if name in trajectories.column_names])
+    needed = trajectories.select(COLUMNS)
     trained = needed.filter(pc.is_in(ids, pa.array(by_trajectory, pa.string()))).sort_by("group")
     examples = examples_of(trained, by_trajectory)
     forest = Forest(examples)
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
-    environments = trained["environment"].to_pylist() if "environment" in trained.column_names else [""] * len(trained)
-    abilities = [f"{environment}/{name}" for environment, name in zip(environments, trained["ability"].to_pylist(), strict=True)]
+    named = zip(trained["environment"].to_pylist(), trained["ability"].to_pylist(), strict=True)
+    abilities = [f"{environment}/{name}" for environment, name in named]
     steps = [example.advantages for example in examples]
     return Batch(forest, [example.trajectory for example in examples], trained["group"].to_pylist(), steps, abilities, staleness)
 

@@ -11,7 +11,6 @@ from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import checked_name, known_run
@@ -68,7 +67,7 @@ def _ranked(storage: Storage, table: str, rewards: str | None) -> Iterator[tuple
     """The successes of a table by environment and question, each as what it is sorted by."""
     if rewards is None:
         return
-    scored = {row["trajectory"]: row for row in completed(storage.read_table(rewards)).to_pylist()}
+    scored = {row["trajectory"]: row for row in storage.read_table(rewards).to_pylist()}
     rows = read_trajectories(storage, table).select(["id", "question", "nodes"])
     for row in rows.to_pylist():
         reward = scored.get(row["id"])

@@ -29,7 +29,7 @@ def only(storage: Storage) -> Row:
 
 
 def summed(storage: Storage, run: Run, **summary: Any) -> None:
-    storage.write_json(run.layout.summary, summary)
+    storage.write_json(run.layout.summary, {"stalled": ""} | summary)
 
 
 def test_a_finished_run_has_its_scores_its_size_and_its_logs(storage: Storage, tmp_path: Path) -> None:
@@ -140,6 +140,22 @@ def test_a_summary_of_another_form_is_damage_of_one_run(storage: Storage, summar
     summed(storage, made.run(storage, "good", {}, [0.1]), iterations=1)
     storage.write_json(made.run(storage, "bad", {}, [0.1]).layout.summary, summary)
     assert {row.name for row in overview(storage)} == {"good", "bad"}
+
+
+@pytest.mark.parametrize("kind", ["runs", "evaluations"])
+def test_what_another_version_made_in_another_format_is_listed_as_not_readable(storage: Storage, kind: str) -> None:
+    made.run(storage, "new", {}, [0.1])
+    if kind == "runs":
+        made.run(storage, "old", {0: [1, 0, 0, 0]}, [0.1])
+    else:
+        made.evaluation(storage, "old", [1, 0, 1, 1])
+    storage.write_json(f"{kind}/old/run.json", {"format": 7, "whatever": "it has"})
+    rows = {row.name: row for row in overview(storage)}
+    assert (rows["new"].state, rows["old"].state) == ("stopped", "not readable")
+    assert rows["old"].reason.endswith("is of format 7, and this version of nbrl reads format 1; use the version that made it")
+    printed = CliRunner().invoke(app, ["runs", "--root", storage.settings.root], env={"COLUMNS": "300"})
+    assert printed.exit_code == 0, printed.output
+    assert "not readable" in printed.stdout
 
 
 def test_a_lost_identity_is_told(storage: Storage) -> None:

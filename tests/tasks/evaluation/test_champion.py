@@ -30,6 +30,8 @@ def evaluated(storage: Storage, name: str, run: str, right: int, finished: float
         failed=0,
         unscored=0,
         seconds=1.0,
+        processor_seconds=0.0,
+        gpu_seconds=0.0,
         finished=finished,
     )
     storage.write_json(EvaluationLayout(name).summary, summary.model_dump(mode="json"))

@@ -158,6 +158,8 @@ def test_a_report_says_what_was_asked_of_whom_and_how_sure_its_scores_are() -> N
         failed=1,
         unscored=0,
         seconds=2.0,
+        processor_seconds=0.0,
+        gpu_seconds=0.0,
         finished=0.0,
     )
     page = markdown(summary, "s3://b/answers.parquet")

@@ -27,12 +27,6 @@ def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
     assert batch.forest.targets == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
 
 
-def test_trajectories_of_an_early_release_are_of_an_environment_without_a_name(tmp_path: Path) -> None:
-    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), "out")
-    trajectories, advantages = update_lab.tables(order)
-    assert batch_of(trajectories.drop_columns(["environment"]), advantages).abilities == ["/a", "/a"]
-
-
 def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(1, 2)
     early = trajectories[1].model_copy(update={"id": "early", "nodes": trajectories[1].nodes[:2]})

@@ -27,6 +27,7 @@ from nbrl.tasks.model_folder.export import export as copy
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.run import Run
 from tests.tasks.learner import update_lab
+from tests.uploads import upload
 
 NBRL = Path(sys.executable).with_name("nbrl")
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -50,7 +51,7 @@ def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
-    run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
+    run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r", policy="w0", config={})
     learner, before = (
         Learner(UpdateSettings(workers=1, lr=1e-3, **settings), update_lab.places(Path(policy)), torch.device("cpu")),
         None,
@@ -70,7 +71,17 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
         before = learner.execute(order).checkpoint
     storage = Storage(StorageSettings(root=str(root)))
     storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
-    record = Record(iteration=0, cursor=1, checkpoint=run.layout.checkpoint(1, "e0001-abcdef"), artifacts=[], metrics={})
+    record = Record(
+        iteration=0,
+        cursor=1,
+        checkpoint=run.layout.checkpoint(1, "e0001-abcdef"),
+        artifacts=[],
+        metrics={},
+        run_id=run.run_id,
+        epoch="e0001-abcdef",
+        finished=1.0,
+        weights="w1",
+    )
     storage.write_bytes(run.layout.iteration(0).record, record.model_dump_json().encode())
     return run
 
@@ -269,7 +280,7 @@ def test_an_error_is_one_line_on_the_command_line(root: Path, tmp_path: Path) ->
 def test_of_a_remote_checkpoint_only_the_model_is_fetched(root: Path, tmp_path: Path) -> None:
     """As from S3: a storage that has no local path, with a manifest."""
     storage = Storage(StorageSettings(root=str(tmp_path / "far")))
-    storage.upload_folder(root / "runs/a/checkpoints/000001-e0001-abcdef", "c")
+    upload(storage, root / "runs/a/checkpoints/000001-e0001-abcdef", "c")
     for name in storage.list("c/state"):
         storage.delete(name)
     storage.download_folder("c", tmp_path / "near", "hf")

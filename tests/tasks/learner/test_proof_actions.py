@@ -1,16 +1,8 @@
 """On which sampled actions a publish is proved."""
 
-from pathlib import Path
-
-import pytest
-from pydantic import ValidationError
-
 from nbrl.agent.trajectory import Trajectory
-from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.learner.batch.proof_actions import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
 from nbrl.tasks.learner.batch.tree import Forest
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity
-from nbrl.tasks.learner.orders import UpdateResult
 from tests.tasks.learner import update_lab
 
 
@@ -50,15 +42,3 @@ def test_the_choice_is_bounded_and_decided_by_the_seed() -> None:
 def test_sampled_tokens_behind_a_prompt_longer_than_the_bound_are_judged_all_the_same() -> None:
     forest = forest_of(long(PROOF_TOKENS * 2, 30, 3))
     assert len(proof_actions(forest, 0)) == 1
-
-
-def test_a_result_of_an_earlier_release_is_read(tmp_path: Path) -> None:
-    stored = (
-        '{"iteration":3,"order":"o","metrics":{},"checkpoint":"c","canary_token_ids":[4,5],"canary_logprobs":[-0.5],"skipped":""}'
-    )
-    (tmp_path / "result.json").write_text(stored)
-    assert checkpoint_identity(Storage(StorageSettings(root=str(tmp_path.parent))), tmp_path.name)
-    proof = UpdateResult.model_validate_json(stored).proof
-    assert (proof.sequences[0].token_ids, proof.sequences[0].logprobs, proof.before) == ([4, 5], [-0.5], None)
-    with pytest.raises(ValidationError):
-        UpdateResult.model_validate_json(stored.replace("canary_token_ids", "tokens"))

@@ -16,7 +16,7 @@ import yaml
 from nbrl.infra.errors import StorageError
 from nbrl.infra.manifest import part_digest, write_manifest
 from nbrl.tasks.environments import stored
-from nbrl.tasks.errors import ConfigError, NothingLearnedError
+from nbrl.tasks.errors import ConfigError, NothingLearnedError, OtherFormatError
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes import durable as durable_module
 from nbrl.tasks.nodes.durable import durable
@@ -121,19 +121,32 @@ def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another
         open_run(moved, "a", storage)
 
 
-def test_a_run_of_a_release_that_knew_fewer_keys_goes_on(tmp_path: Path) -> None:
-    storage, small = services(tmp_path).storage, SMALL
-    run = open_run(load("tiny-cpu", small), "a", storage)[0]
-    run = run.model_copy(update={"config": None})  # as it was written then
-    storage.write_json(run.layout.identity, run.model_dump(mode="json", exclude={"config"}))
-    settings = yaml.safe_load(storage.read_bytes(run.layout.config))
-    del settings["advantage"]["gamma"], settings["publish"]
-    storage.write_bytes(run.layout.config, yaml.safe_dump(settings).encode())
-    assert open_run(load("tiny-cpu", small), "a", storage)[0] == run
-    settings["advantage"]["unheard_of"] = 1
-    storage.write_bytes(run.layout.config, yaml.safe_dump(settings).encode())
-    with pytest.raises(ConfigError, match=r"no configuration of this release: advantage\.unheard_of"):
-        open_run(load("tiny-cpu", small), "a", storage)
+@pytest.mark.parametrize(("found", "words"), [(None, "names no format"), (2, "is of format 2"), (10**30, "is of format 1000")])
+def test_a_run_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path, found: int | None, words: str) -> None:
+    storage, config = services(tmp_path).storage, load("tiny-cpu", SMALL)
+    run = open_run(config, "a", storage)[0]
+    assert storage.read_json(run.layout.identity)["format"] == 1
+    fields = {key: value for key, value in run.model_dump(mode="json").items() if key != "format"}
+    storage.write_json(run.layout.identity, fields if found is None else fields | {"format": found})
+    before = {key: storage.read_bytes(key) for key in storage.list("runs")}
+    refused = rf"run 'a' {words}.*, and this version of nbrl reads format 1; use the version that made it"
+    for read in (
+        lambda: find_run(storage, "a"),
+        lambda: open_run(config, "a", storage),
+        lambda: resumed_config(storage, "a", []),
+    ):
+        with pytest.raises(OtherFormatError, match=refused):
+            read()
+    assert {key: storage.read_bytes(key) for key in storage.list("runs")} == before
+
+
+def test_settings_that_a_run_cannot_have_begun_with_are_refused(tmp_path: Path) -> None:
+    storage, config = services(tmp_path).storage, load("tiny-cpu", SMALL)
+    run = open_run(config, "a", storage)[0]
+    settings = run.config | {"advantage": run.config["advantage"] | {"unheard_of": 1}}
+    storage.write_json(run.layout.identity, run.model_copy(update={"config": settings}).model_dump(mode="json"))
+    with pytest.raises(ConfigError, match=r"no configuration of this version: advantage\.unheard_of"):
+        open_run(config, "a", storage)
 
 
 def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_the_audit_finds_rewards_that_the_grades_do_not_give(tmp_path: Path, ser
 
 def test_an_evaluation_counts_what_could_not_be_graded_as_wrong_and_is_audited(tmp_path: Path, server: Grader) -> None:
     made = judging(tmp_path, server)
-    run = Run(name="r", run_id="x", seed=3, config_digest="", recipe="r")
+    run = Run(name="r", run_id="x", seed=3, config_digest="", recipe="r", policy="w0", config={})
     held_out = run.layout.data.split("held_out")
     asked = ["What is it?"] * 5 + ["What was refused ?"]
     table = questions(6).set_column(1, "question", pa.array(asked))

@@ -91,12 +91,13 @@ def test_other_bits_stop_the_run_though_log_probs_agree(tmp_path: Path) -> None:
         published(tmp_path, DoubleFleet("2", weights=other))
 
 
-def test_an_update_of_an_earlier_release_is_published_without_a_judgement_of_its_log_probs(tmp_path: Path) -> None:
+def test_an_update_before_which_nothing_was_scored_is_published_without_a_judgement_of_its_log_probs(tmp_path: Path) -> None:
     made = services(tmp_path, DoubleFleet("2", error=9))
-    done = published_as(made, {"canary_token_ids": [1, 2], "canary_logprobs": [-0.5], "metrics": {}})
+    proof = Proof(sequences=[ProofSequence(token_ids=[1, 2], first=1, logprobs=[-0.5])], before=None)
+    done = published_as(made, {"proof": proof.model_dump(), "metrics": {}})
     assert "publish/mismatch_ratio" not in done.values
     progress: Any = made.progress
-    assert any("earlier release" in str(heard) for heard in progress.heard)
+    assert any("are not known" in str(heard) for heard in progress.heard)
 
 
 def test_mismatches_are_means_and_percentiles_and_not_one_token() -> None:

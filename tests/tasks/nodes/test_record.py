@@ -62,7 +62,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return given
 
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=3, recipe="r")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=3, recipe="r", policy="w0", config={})
 UPDATED = Artifact(path="runs/r/checkpoints/000003-e0001-abcdef", digest="w3")
 
 
