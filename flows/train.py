@@ -96,7 +96,7 @@ async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo
     """Put aside what is done again, clear away what earlier processes left, and train, with new services after faults."""
     storage = Storage(config.storage)
     for iteration, node in redo:
-        await asyncio.to_thread(put_aside, storage, writer, iteration, node, progress.say, config.pipeline.lag)
+        await asyncio.to_thread(put_aside, storage, config, writer, iteration, node, progress.say)
     await asyncio.to_thread(check_unbroken, storage, writer.run)
     await asyncio.to_thread(sweep, storage, writer)
     restarts = Restarts(config.restarts, progress.say)

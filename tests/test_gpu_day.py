@@ -1,5 +1,6 @@
 """The day on a GPU, tried on this machine's processor: every part goes through and tells what it measured."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nbrl.infra.engine.command import command
+
+TINY = Path(__file__).parents[1] / "infra/policies/tiny"
 SCRIPT = Path(__file__).parents[1] / "benchmarks/gpu_day.py"
 MEASURES = {
     "probe": {"tools", "memory_gib", "disk_write_gb_s", "copies_gb_s", "matrix_product_tflops", "group_s"},
@@ -48,6 +52,13 @@ def test_all_parts_go_through_on_a_cpu(tmp_path: Path) -> None:
     assert engine["publish"]["nats"]["most"] < 1e-4
     assert engine["lending"]["same_logprobs_after"]
     assert (last["failed"], status) == ({}, 0)
+
+
+def test_the_part_of_the_engine_has_settings_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    engine = importlib.import_module("gpu.engine")
+    line = command(engine.settings_of(True, False), TINY, 1, 0)
+    assert {"--enable-memory-saver", "--enable-fp32-lm-head"} <= set(line)
 
 
 @pytest.mark.process

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -28,12 +28,7 @@ PROMPT, SAMPLED = 256, 128  # tokens of a request
 
 
 def measure(row: Row, given: Given) -> None:
-    settings = EngineSettings(
-        device="cuda" if given.cuda else "cpu",
-        start_timeout_s=LIMIT_S,
-        max_running_requests=4 if given.tiny else 256,
-        extra_args=ON_A_GPU if given.cuda else {},
-    )
+    settings = settings_of(given.cuda, given.tiny)
     if not settings.python.exists():
         row.add("start", lambda: f"there is no engine environment at {settings.folder}")
         return
@@ -56,6 +51,13 @@ def measure(row: Row, given: Given) -> None:
         for server in servers:
             server.stop()
         dist.destroy_process_group()
+
+
+def settings_of(cuda: bool, tiny: bool) -> EngineSettings:
+    """As a training has them that shares its GPU."""
+    device: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
+    made = EngineSettings(device=device, start_timeout_s=LIMIT_S, max_running_requests=4 if tiny else 256)
+    return made.model_copy(update={"extra_args": ON_A_GPU}) if cuda else made
 
 
 def updated(given: Given, model: Path, shape: str) -> UpdateResult:

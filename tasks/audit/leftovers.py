@@ -10,6 +10,8 @@ from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 
+PARTIAL = ".partial"
+
 
 def leftovers(
     storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult], lag: int = 0
@@ -30,5 +32,8 @@ def leftovers(
             continue
         if of_stage and StageLayout(folder, "").epoch_of(key) and key not in named:
             yield f"{key} is left over: nothing names it"
+        newest = updates_of(folder) >= updates if key.startswith(f"{run.checkpoints}/") else False
+        if newest and folder.endswith(PARTIAL):  # its state is being written, or a kill cut it off
+            continue
         if key.startswith(f"{run.checkpoints}/") and folder not in named and updates_of(folder) <= updates:
             yield f"{key} is left over: no update made its checkpoint"

@@ -13,16 +13,14 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.checkpoints import HF, ORDER, RESULT
-from nbrl.tasks.learner.checkpoint.identity import repeats
+from nbrl.tasks.layout.checkpoints import HF, RESULT
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.model_folder.source import fetch
-from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.retention import can_train_on
+from nbrl.tasks.runs.orders import can_train_on, make_order, since_state
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope, Weights
 from nbrl.tasks.seeds import derive_seed
@@ -37,7 +35,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     """
     if record.policy == before:
         raise ConfigError(f"iteration {record.iteration + 1} made no update that could be done again")
-    if before.checkpoint and not can_train_on(storage, before.checkpoint):
+    if before.checkpoint and not can_train_on(storage, config, run, before):
         raise ConfigError(
             f"the update of iteration {record.iteration + 1} cannot be done again: the checkpoint that it starts from was "
             "deleted, or what is needed to make its optimiser state again"
@@ -46,7 +44,8 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     trajectories = [round_.trajectories for round_ in record.rounds]
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
-        order = make_order(config, scope, advantages, trajectories, staleness)
+        repeats = since_state(storage, config, run, before)
+        order = make_order(config, scope, advantages, trajectories, staleness, repeats)
         aside = _inputs_of(storage, order, Path(scratch))
         asyncio.run(_update(config, run, order, aside, Path(scratch) / "train"))
         made = part_digest(aside.read_manifest(order.checkpoint_out), f"{HF}/")
@@ -57,15 +56,15 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
 
 def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
     """A storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
-    aside, way = Storage(StorageSettings(root=str(folder / "storage"))), repeats(storage, order.checkpoint_in)
-    for table in (table for each in (order, *way.orders) for table in (*each.trajectories, each.advantages)):
+    aside = Storage(StorageSettings(root=str(folder / "storage")))
+    for table in (table for each in (order, *order.repeats) for table in (*each.trajectories, each.advantages)):
         aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
         if table.key.endswith(INDEX):
             for part, digest in parts_of(storage.read_index(table.key)).items():
                 aside.write_bytes(part, storage.read_bytes(part, digest))
-    for key in (f"{each.checkpoint_out}/{name}" for each in way.orders for name in (ORDER, RESULT)):
+    for key in (f"{each.checkpoint_out}/{RESULT}" for each in order.repeats):
         aside.write_bytes(key, storage.read_bytes(key))
-    if (start := way.base) is not None:
+    if (start := order.base) is not None:
         place = folder / "storage" / start
         place.parent.mkdir(parents=True, exist_ok=True)
         if (local := storage.local_path(start)) is not None:

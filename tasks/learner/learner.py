@@ -10,13 +10,14 @@ from typing import TypeVar
 import torch
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
+from nbrl.infra.manifest import check_folder
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.batch import Batch, make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.hugging_face import Rounding
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, repeats, result_of
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
@@ -115,7 +116,7 @@ class Learner:
                 return earlier
             batch = ranks.together(lambda: make_batch(tables, order, self._settings, self._config))
         with timer.phase("load"):
-            loaded, repeated = self._bring(order.checkpoint_in, start)
+            loaded, repeated = self._bring(order, start)
         if repeated:
             timer.begin()  # the times are those of this order
         trained, estimated = self._train(loaded, order, batch)
@@ -129,6 +130,8 @@ class Learner:
             return sequences
 
         sequences = self._writer.write(order, loaded.models, write_parts)
+        with timer.phase("digest"):
+            state = digest_of(loaded.models.values(), self._device)
         give_back(self._device)
         metrics = trained.metrics | estimated | timer.metrics() | {"update/repeated": float(repeated)}
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
@@ -139,7 +142,7 @@ class Learner:
             checkpoint=out,
             proof=Proof(sequences=sequences, before=mismatch_before(batch.forest, trained.before_N)),
             skipped=trained.skipped,
-            state=digest_of(loaded.models.values(), self._device),
+            state=state,
         )
         self._writer.finish(out, result)
         self._holds = ranks.from_first(lambda: self._identity(out))
@@ -163,7 +166,7 @@ class Learner:
         trained = train(self._settings, loaded.passes, loaded.models, self._timer, batch, constants, order.seed, order.steps)
         return trained, estimated
 
-    def _bring(self, checkpoint_in: str | None, start: str) -> tuple[_Loaded, int]:
+    def _bring(self, order: UpdateOrder, start: str) -> tuple[_Loaded, int]:
         """Load the state of the identity `start`, from which the order starts, unless memory already holds it; returns how many
         updates had to be repeated for it too.
         """
@@ -171,21 +174,22 @@ class Learner:
         if loaded is not None and start == self._holds:
             return loaded, 0
         self.settle()
-        way = self._ranks.from_first(partial(_of_checkpoint, partial(repeats, self._storage, checkpoint_in)))
         if loaded is None or self._holds != INITIAL:  # else memory is as _begin left it
             loaded = self._loaded = None  # two models at once might not fit into memory
             gc.collect()
             loaded = self._loaded = self._begin()
         self._holds = None
-        if way.base is not None:
+        if (base := order.base) is not None:
             for name, model in loaded.models.items():
-                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, way.base, name))) as lease:
+                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, base, name))) as lease:
+                    if order.repeats:  # of others the files were compared at the start
+                        self._ranks.from_first(partial(_of_checkpoint, partial(check_folder, lease.path, f"{name}/")))
                     self._ranks.together(partial(model.check, lease.path / name))
                     model.load(lease.path / name)
-        for order in way.orders:
-            self._repeat(loaded, order)
+        for repeated in order.repeats:
+            self._repeat(loaded, repeated)
         self._holds = start
-        return loaded, len(way.orders)
+        return loaded, len(order.repeats)
 
     def _repeat(self, loaded: _Loaded, order: UpdateOrder) -> None:
         """Bring memory to the state that the order's checkpoint lacks. Raises UpdateError where another one comes out."""

@@ -41,7 +41,8 @@ class UpdateOrder(BaseModel):
     `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
     `proof_token_ids`: the sequence on which the new weights are proved; None takes sampled actions of the batch.
     `state`: whether the checkpoint gets the state to go on from: before the order is answered, later, beside what the learner
-    does next, or not at all. From a checkpoint without it the learner goes on by repeating updates.
+    does next, or not at all.
+    `repeats`: where `checkpoint_in` has no state, the orders since the last checkpoint that has one, the oldest first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,6 +61,12 @@ class UpdateOrder(BaseModel):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     proof_token_ids: list[int] | None = Field(None, min_length=2)
     state: Literal["awaited", "later", "none"] = "awaited"
+    repeats: list["UpdateOrder"] = []
+
+    @property
+    def base(self) -> str | None:
+        """The checkpoint whose state this goes on from; None is the initial model."""
+        return self.repeats[0].checkpoint_in if self.repeats else self.checkpoint_in
 
 
 class OfferOrder(BaseModel):

@@ -8,9 +8,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from nbrl.infra.errors import StorageError
-from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout.checkpoints import ORDER
 from nbrl.tasks.learner.checkpoint.sharded_state import Writing
 from nbrl.tasks.learner.checkpoint.shelf import Shelf
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -43,7 +40,6 @@ class CheckpointWriter:
             self.settle()
         with self._timer.phase("stage"):
             folder = shelf.begin(out)
-            self._ranks.on_first(lambda: _write_order(folder, order))
             place = shelf.begin_states(out) if order.state == "later" else folder
             chosen = models.items() if order.state != "none" else ()
             states = [model.save(place / name, self._groups[name]) for name, model in chosen]
@@ -55,21 +51,24 @@ class CheckpointWriter:
                         state.wait()
                 for state in states:
                     self._ranks.together(state.check)
-        except BaseException as error:
-            for state in states:  # none may outlive its order: the next one may clear the same folder
-                state.wait()
-            if isinstance(error, UpdateError | StorageError):  # the disk may be full
-                shelf.abandon(out)
-                shelf.abandon_states(out)
+        except BaseException:
+            self._abandon(out, states)
             raise
         self._later = states if order.state == "later" else []
         return made
 
     def finish(self, out: str, result: UpdateResult) -> None:
-        """Make the checkpoint of what was written, with its result, and begin to add the states that come later."""
-        self._shelf.finish(out, result)
-        if states := self._later:
-            self._later = []
+        """Make the checkpoint of what was written, with its result, and begin to add the states that come later.
+
+        Raises UpdateError or StorageError, and leaves nothing of it.
+        """
+        states, self._later = self._later, []
+        try:
+            self._shelf.finish(out, result)
+        except BaseException:
+            self._abandon(out, states)
+            raise
+        if states:
             self._adding = self._thread.submit(self._add, out, states)
 
     def settle(self) -> None:
@@ -79,6 +78,13 @@ class CheckpointWriter:
         adding, self._adding = self._adding, None
         if adding is not None:
             self._ranks.together(adding.result)
+
+    def _abandon(self, out: str, states: list[Writing]) -> None:
+        """Delete what was written: the disk may be full."""
+        for state in states:  # none may outlive its order: the next one may clear the same folder
+            state.wait()
+        self._shelf.abandon(out)
+        self._shelf.abandon_states(out)
 
     def _add(self, out: str, states: list[Writing]) -> None:
         try:
@@ -91,10 +97,3 @@ class CheckpointWriter:
         finally:
             states.clear()
             give_back(HOST)  # the copies from which they were written
-
-
-def _write_order(folder: Path, order: UpdateOrder) -> None:
-    try:
-        (folder / ORDER).write_text(order.model_dump_json())
-    except OSError as error:
-        raise UpdateError(f"cannot write {folder}, is the disk full? {error}") from error

@@ -2,22 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Literal
 
-from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
+from nbrl.infra.errors import DamagedCheckpointError, DamagedError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS, updates_of
-from nbrl.tasks.learner.checkpoint.identity import repeats
-from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
-from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import damaged_checkpoint
-from nbrl.tasks.runs.run import find_run
+from nbrl.tasks.runs.orders import make_order, since_state
+from nbrl.tasks.runs.run import Run, find_run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
 COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step")
@@ -32,10 +28,15 @@ async def update(
     """
     if not services.config.pipeline.lag:  # else rollouts go on
         await services.engines.lend_memory()
+    run = await asyncio.to_thread(find_run, services.storage, scope.run)
+    repeats = await asyncio.to_thread(since_state, services.storage, services.config, run, scope.weights) if run else []
+    order = make_order(services.config, scope, advantages, trajectories, staleness, repeats)
     try:
-        result = await services.learner.update(make_order(services.config, scope, advantages, trajectories, staleness))
+        result = await services.learner.update(order)
     except DamagedCheckpointError as error:
-        raise await asyncio.to_thread(_damaged, services.storage, scope, error) from error
+        if run is None:
+            raise
+        raise await asyncio.to_thread(_damaged, services.storage, run, scope, order, error) from error
     if result.skipped:
         services.progress.say(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
     if repeated := result.metrics.get("update/repeated"):
@@ -43,41 +44,12 @@ async def update(
     return await asyncio.to_thread(_keep, services.storage, scope, result)
 
 
-def _damaged(storage: Storage, scope: Scope, error: DamagedCheckpointError) -> DamagedError:
-    """The error, with how to make again what is damaged: the checkpoint whose state the update goes on from, or the newest."""
-    run, weights = find_run(storage, scope.run), scope.weights
-    if run is None:
-        return error
-    with suppress(DamagedError, MissingError):
-        if base := repeats(storage, weights.checkpoint).base:
-            weights = Weights(updates=updates_of(base), checkpoint=base)
+def _damaged(storage: Storage, run: Run, scope: Scope, order: UpdateOrder, error: DamagedCheckpointError) -> DamagedError:
+    """The error, with how to make again what is damaged: the checkpoint whose state the update goes on from."""
+    base, weights = order.base, scope.weights
+    if base is not None and base != weights.checkpoint:
+        weights = Weights(updates=updates_of(base), checkpoint=base)
     return damaged_checkpoint(storage, run, weights, error)
-
-
-def make_order(
-    config: RunConfig, scope: Scope, advantages: Artifact, trajectories: list[Artifact], staleness: int
-) -> UpdateOrder:
-    """The order to the learner that makes the next checkpoint."""
-    return UpdateOrder(
-        iteration=scope.iteration,
-        seed=derive_seed(scope.seed, scope.iteration, "update"),
-        trajectories=[StoredTable(key=each.path, digest=each.digest) for each in trajectories],
-        advantages=StoredTable(key=advantages.path, digest=advantages.digest),
-        estimator=config.advantage if config.learner_estimates else None,
-        initial="" if scope.updates else scope.weights.digest,
-        checkpoint_in=scope.weights.checkpoint if scope.updates else None,
-        checkpoint_out=scope.next_checkpoint,
-        dtype=config.published_dtype,
-        staleness=staleness if config.update.old == "interpolated" else 0,
-        rounding=config.publish.rounding,
-        state=_state(config, scope),
-    )
-
-
-def _state(config: RunConfig, scope: Scope) -> Literal["later", "none"]:
-    """The run's last checkpoint has a state too, for a run that is given more iterations."""
-    last = scope.iteration + 1 == config.iterations
-    return "later" if last or (scope.updates + 1) % config.checkpoints.state_every == 0 else "none"
 
 
 def _keep(storage: Storage, scope: Scope, result: UpdateResult) -> Artifact:

@@ -34,8 +34,11 @@ def disk(config: RunConfig) -> str:
     state = STATE_BYTES * trained_numbers(config, tensors)
     recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
     others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))
-    states = min(config.iterations, max(2, math.ceil(recent / keep.state_every) + (keep.state_every > 1)))
-    total = recent * model + states * state + others * (model + state if keep.state == "all" else model)
+    # One more has the state for a newest without: where it is still written, or not every one has it.
+    apart = keep.state_every > 1
+    bases = min(config.iterations - recent, (1 if apart or recent == 1 else 0) + (others if apart and keep.state == "all" else 0))
+    states = math.ceil(recent / keep.state_every) + bases + (others if keep.state == "all" and not apart else 0)
+    total = (recent + others + bases) * model + states * state
     newest = model + state if recent < config.iterations else 0  # it is written before an older one is deleted
     more = ", and what the adapters take" if config.update.lora else ""
     return f"a checkpoint takes about {in_words(model + state)}{more}; those that stay take at most {in_words(total + newest)}"
@@ -64,7 +67,8 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     learner = learner_bytes(config, tensors, shape)
     if config.pipeline.lag:
         return {"engines": engines, "learner": learner, "everything else": others + kernels}
-    sampling = {"engines": engines, "learner": idle_learner_bytes(config, tensors), "everything else": others + kernels}
+    idle = idle_learner_bytes(config, tensors) + STATE_BYTES * trained_numbers(config, tensors)  # a copy is still written
+    sampling = {"engines": engines, "learner": idle, "everything else": others + kernels}
     updating = {"engines": engines, "learner": learner, "everything else": others}
     return max(sampling, updating, key=lambda shares: sum(shares.values()))
 

@@ -9,11 +9,12 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_chunk
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.orders import can_train_on
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
-from nbrl.tasks.runs.retention import can_train_on
 from nbrl.tasks.runs.run import Run
 
 SAMPLING = ("", "sample", "rollout", "reward", "select", "retire")  # and what may ask for another round
@@ -31,7 +32,12 @@ def parse(text: str) -> tuple[int, str]:
 
 
 def put_aside(
-    storage: Storage, writer: Writer, number: int, node: str, say: Callable[[str], None] = lambda text: None, lag: int = 0
+    storage: Storage,
+    config: RunConfig,
+    writer: Writer,
+    number: int,
+    node: str,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Put the results of one node of an iteration aside, or of all, and the records of this and all later iterations.
 
@@ -40,7 +46,7 @@ def put_aside(
     that a command may be repeated after it was killed; `say` tells of what is not put aside.
 
     Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts or, for rollouts, samples:
-    the one before the last `lag` iterations before it.
+    the one before the last `pipeline.lag` iterations before it.
     """
     layout, first, request = writer.run.layout, number - 1, f"{number}:{node}"
     if node == "record" and (what := _mended(storage, writer.run, first)):
@@ -57,9 +63,9 @@ def put_aside(
     records = [key for key in records_among(keys, layout) if key >= stage.record]
     if first > finished or not (records or any(key.startswith(f"{stage.folder}/") for key in keys)):
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
-    _check_start(storage, writer, number)
-    if lag and node in SAMPLING:
-        _check_sampler(storage, writer, number, lag)
+    _check_start(storage, config, writer, number)
+    if config.pipeline.lag and node in SAMPLING:
+        _check_sampler(storage, writer, number, config.pipeline.lag)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
     later = [key for key in keys if key >= f"{stage.folder}/"]
     copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]
@@ -128,10 +134,10 @@ def _mended(storage: Storage, run: Run, iteration: int) -> str:
     return "was brought back from its copy"
 
 
-def _check_start(storage: Storage, writer: Writer, number: int) -> None:
+def _check_start(storage: Storage, config: RunConfig, writer: Writer, number: int) -> None:
     """Raises ConfigError unless the checkpoint that the iteration starts from can be trained on."""
     before = read_record(storage, writer.run, number - 2) if number > 1 else None
-    if before is not None and before.checkpoint and not can_train_on(storage, before.checkpoint):
+    if before is not None and before.checkpoint and not can_train_on(storage, config, writer.run, before.policy):
         raise ConfigError(
             f"iteration {number} cannot be done again: the checkpoint after {before.updates} updates, which it starts from, was "
             "deleted, or what is needed to make its optimiser state again; `checkpoints.keep_last` says how many stay"

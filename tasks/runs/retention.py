@@ -7,10 +7,10 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, STATES, TOKEN_LOGPROBS
-from nbrl.tasks.learner.checkpoint.identity import has_state, repeats
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.orders import has_state
 from nbrl.tasks.runs.pins import pinned
 from nbrl.tasks.runs.run import Run
 
@@ -77,28 +77,21 @@ def _staying(
 
 
 def _bases(storage: Storage, folders: Mapping[int, str], keys: Sequence[str], trainable: Iterable[int]) -> set[int]:
-    """Those of the checkpoints whose states the trainable ones need: their own, or the last before."""
-    names = tuple(f"/{name}" for name in STATES)
-    holding = {"/".join(key.split("/")[:4]) for key in keys if any(name in key for name in names)}
-    stated = sorted(number for number, folder in folders.items() if folder in holding)
-    if stated and not has_state(storage, folders[stated[-1]]):  # it may be on its way to the newest
-        stated.pop()
+    """Those of the checkpoints whose states the trainable ones need: their own, or the last before. Files that the manifest does
+    not name are no state: they may be on their way to it.
+    """
+    stated = [number for number, folder in folders.items() if _has_files(keys, folder) and has_state(storage, folder)]
     return {max(earlier) for number in trainable if (earlier := [each for each in stated if each <= number])}
+
+
+def _has_files(keys: Sequence[str], folder: str) -> bool:
+    return any(key.startswith(tuple(f"{folder}/{name}" for name in STATES)) for key in keys)
 
 
 def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
     """Folders of the records' checkpoints that are there, by updates."""
     there = _complete(keys)
     return {each.updates: each.checkpoint for each in records if each.checkpoint in there}
-
-
-def can_train_on(storage: Storage, checkpoint: str) -> bool:
-    """Whether the checkpoint is there, and has its optimiser's state or is of updates that can be repeated."""
-    try:
-        repeats(storage, checkpoint)
-    except (MissingError, DamagedError):
-        return False
-    return storage.exists(f"{checkpoint}/{MANIFEST}")
 
 
 def complete(storage: Storage, run: Run) -> set[str]:
@@ -111,7 +104,7 @@ def _complete(keys: Sequence[str]) -> set[str]:
 
 
 def _delete(storage: Storage, checkpoint: str) -> None:
-    """Delete a checkpoint but its order and result, which prove from what it was made.
+    """Delete a checkpoint but its result, which proves from what it was made.
 
     The manifest goes first: without, there is none. The weights go last: while there are any, a deletion that was cut off is
     done again.

@@ -40,9 +40,11 @@ class LearnerService:
         await self.ready()
         while True:
             try:
-                return await asyncio.wait_for(self._handle.update(order), self._limit_s)
+                return await asyncio.wait_for(self._handle.update(order), self._limit_s * (1 + len(order.repeats)))
             except TimeoutError as error:
-                reason = f"the update took longer than {self._limit_s:g} s (update.timeout_s): does a rank hang, or its storage?"
+                each = f", and as much for each of {len(order.repeats)} that were to be repeated" if order.repeats else ""
+                limit = f"{self._limit_s:g} s (update.timeout_s{each})"
+                reason = f"the update took longer than {limit}: does a rank hang, or its storage?"
                 raise LearnerEndedError(reason) from error
             except LearnerEndedError as error:
                 await self._replace(error)

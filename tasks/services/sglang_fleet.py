@@ -280,14 +280,13 @@ class SglangFleet:
             while True:
                 await asyncio.sleep(LOOK_S)
                 before, now = self._starts[number], time.monotonic()
-                if self._changing.locked():
+                if self._changing.locked() or number in self._lent:  # until it is needed, the learner has the GPU
                     answered = asked = now
                 elif await engine.ending():
                     await self._revive(number, before, "ended")
                 elif now - asked > PROBE_S:
                     asked = now
-                    answers = engine.client.listens if number in self._lent else engine.client.answers
-                    if await answers(PROBE_LIMIT_S):
+                    if await engine.client.answers(PROBE_LIMIT_S):
                         answered = time.monotonic()
                     elif time.monotonic() - answered > SILENT_S:
                         await self._revive(number, before, f"did not answer for {SILENT_S:g} s")

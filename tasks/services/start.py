@@ -199,7 +199,7 @@ async def evaluation_services(
         async def engine() -> EngineFleet:
             if server is not None:
                 return EndpointFleet(server.chat.endpoint)
-            plan = _engine_plan(config, home, None)
+            plan = _engine_plan(config, home, None, ranks=False)
             return await _shown(
                 progress, "engine", SglangFleet.start(stack, plan, placed.whole, Served(None, version), progress.say)
             )
@@ -210,16 +210,16 @@ async def evaluation_services(
             yield Services(config, storage, NodeCache(config.nodes), progress, engines, pools)
 
 
-def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> EnginePlan:
-    """The run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner."""
+def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None, ranks: bool = True) -> EnginePlan:
+    """The run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner's `ranks`."""
     device, joined = config.engine.resolved_device, config.ray.address is not None
     settings = config.engine.model_copy(update={"device": device})
-    ranks = 0 if config.update.device == "cpu" else config.update.workers
+    taken = 0 if config.update.device == "cpu" else config.update.workers
     offered = int(ray_cluster.offered("GPU"))
-    too_few = device == "cuda" and settings.count * settings.tensor_parallel + ranks > offered
+    too_few = device == "cuda" and settings.count * settings.tensor_parallel + taken > offered
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(offered, gpus()))))
     shared = named if too_few and ray_cluster.machines() == 1 else ""
-    if shared and not config.pipeline.lag:  # then nothing samples beside an update
+    if shared and ranks and not config.pipeline.lag:  # then nothing samples beside an update
         settings = settings.model_copy(update={"extra_args": settings.extra_args | {MEMORY_SAVER: ""}})
     return EnginePlan(
         settings=settings,

@@ -35,8 +35,8 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import HF, ORDER, STATE, TOKEN_LOGPROBS
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, repeats
+from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import by_parts
@@ -223,10 +223,9 @@ class Learner:
         if earlier := shelf.earlier_result(order, digest):
             return earlier
         await self.settle()
-        weights = self._step(self._bring(order.checkpoint_in), tables)
+        weights = self._step(self._bring(order), tables)
         self._death.step()
         folder = shelf.begin(order.checkpoint_out)
-        (folder / ORDER).write_text(order.model_dump_json())
         pq.write_table(NO_LOGPROBS, folder / TOKEN_LOGPROBS)
         parts = [folder / HF] + ([shelf.begin_states(order.checkpoint_out) / STATE] if order.state == "later" else [])
         for part in parts:
@@ -260,14 +259,14 @@ class Learner:
         self._death.step()
         self._shelf.add_states(out)
 
-    def _bring(self, checkpoint: str | None) -> bytes:
+    def _bring(self, order: UpdateOrder) -> bytes:
+        checkpoint, storage = order.checkpoint_in, self._storage
         if checkpoint == self._held[0]:
             return self._held[1]
-        storage, (base, orders) = self._storage, repeats(self._storage, checkpoint)
-        weights = storage.read_bytes(f"{base}/{STATE}/model.safetensors") if base else b""
-        for order in orders:
-            weights = self._step(weights, read_tables(order, storage))
-        assert not orders or weights == storage.read_bytes(f"{checkpoint}/{HF}/model.safetensors")
+        weights = storage.read_bytes(f"{order.base}/{STATE}/model.safetensors") if order.base else b""
+        for each in order.repeats:
+            weights = self._step(weights, read_tables(each, storage))
+        assert not order.repeats or weights == storage.read_bytes(f"{checkpoint}/{HF}/model.safetensors")
         return weights
 
     def _step(self, before: bytes, tables: OrderTables) -> bytes:

@@ -46,6 +46,7 @@ from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN
 from tests.durability.crash_tracking import FileTracking
 from tests.durability.strange import change, files, replace
+from tests.tasks.checkpoint_lab import CONFIG
 
 pytestmark = pytest.mark.process
 LIMIT_S = 120  # of one command; a busy machine is slow, and what hangs hangs for good
@@ -136,8 +137,8 @@ def gone_on_with(storage: Storage, home: Path) -> None:
         lambda: prune(storage, known, records, scores_of(storage, known), config.checkpoints),
         lambda: champions(storage),
         lambda: checkpoint_folder(storage, home, RUN, None).__enter__(),
-        lambda: put_aside(storage, writer, 2, "update"),
-        lambda: put_aside(storage, writer, 1, ""),
+        lambda: put_aside(storage, CONFIG, writer, 2, "update"),
+        lambda: put_aside(storage, CONFIG, writer, 1, ""),
     ):
         with suppress(InfraError, RunError):
             step()

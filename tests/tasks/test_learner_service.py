@@ -1,6 +1,7 @@
 """A learner that has ended is replaced, and the order that it did not survive is carried out by the next."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateErr
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.restarts import curable
 
+ORDER = SimpleNamespace(repeats=[])
 ENDED = LearnerEndedError("the learner has ended: rank 0: killed")
 
 
@@ -31,15 +33,16 @@ class Handle:
             await asyncio.Event().wait()
         return self.answer, order
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float) -> str:
         self.stopped = True
+        return ""
 
 
 def updated(*handles: Handle, limit_s: float = 60.0) -> tuple[Any, list[str]]:
     """The result of an order to learners that are started one after the other, and what was said."""
     said: list[str] = []
     given: Any = handles
-    order: Any = "order"
+    order: Any = ORDER
 
     async def work() -> Any:
         service = LearnerService(lambda number: given[number], said.append, limit_s)
@@ -52,7 +55,7 @@ def updated(*handles: Handle, limit_s: float = 60.0) -> tuple[Any, list[str]]:
 def test_the_order_goes_to_the_next_learner_and_one_line_tells_of_it() -> None:
     first = Handle(ENDED)
     assert updated(first, Handle("done")) == (
-        ("done", "order"),
+        ("done", ORDER),
         ["the learner has ended: rank 0: killed; started again in 0 s, its order is carried out again"],
     )
     assert first.stopped
@@ -93,7 +96,7 @@ def test_a_learner_that_hangs_while_it_is_started_again_is_replaced_too() -> Non
 
 def test_an_order_waits_until_the_first_learner_is_ready_and_does_not_replace_one_that_never_is() -> None:
     given: Any = [Handle("done", up=ENDED), Handle("done")]
-    order: Any = "order"
+    order: Any = ORDER
 
     async def work() -> None:
         await LearnerService(lambda number: given[number], print, 60.0).update(order)

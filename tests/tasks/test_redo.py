@@ -9,11 +9,12 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
+from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.redo import parse, put_aside
 from nbrl.tasks.runs.results import results_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.sweep import sweep
-from tests.tasks.checkpoint_lab import RUN, made, new_storage
+from tests.tasks.checkpoint_lab import CONFIG, RUN, made, new_storage
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_what_names_no_iteration_is_not_redone(text: str) -> None:
 def test_a_node_is_put_aside_with_all_records_from_there(storage: Storage, tmp_path: Path) -> None:
     writer, _ = made(storage, tmp_path, 3)
     storage.write_json(RUN.layout.summary, {"run": "r"})
-    put_aside(storage, writer, *parse("2:update"))
+    put_aside(storage, CONFIG, writer, *parse("2:update"))
     assert read_record(storage, RUN, 0) is not None
     assert [read_record(storage, RUN, number) for number in (1, 2)] == [None, None]
     assert [result.node for result in results_of(storage, RUN.layout.iteration(1))] == ["advantage"]
@@ -43,23 +44,34 @@ def test_a_node_is_put_aside_with_all_records_from_there(storage: Storage, tmp_p
         "update",
     ]
     with pytest.raises(ConfigError, match="has no iteration 4 to do again; it has finished 1"):
-        put_aside(storage, writer, 4, "")
+        put_aside(storage, CONFIG, writer, 4, "")
 
 
 def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 3)
     prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
     with pytest.raises(ConfigError, match="the checkpoint after 1 updates, which it starts from, was deleted"):
-        put_aside(storage, writer, 2, "")
+        put_aside(storage, CONFIG, writer, 2, "")
+
+
+def test_an_iteration_whose_start_lacks_a_state_and_a_table_cannot_be_redone(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 4)
+    prune(storage, RUN, records, {1: 1.0}, CheckpointSettings(keep_last=1))
+    put_aside(storage, CONFIG, writer, 2, "record")  # whose start is there, without its state: updates can be repeated
+    storage.delete(records[0].artifacts[0].path)
+    with pytest.raises(ConfigError, match="or what is needed to make its optimiser state again"):
+        put_aside(storage, CONFIG, writer, 2, "")
+    assert read_record(storage, RUN, 1) is not None
 
 
 def test_rollouts_whose_weights_were_deleted_cannot_be_redone_with_a_lag(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 3)
     prune(storage, RUN, records, {}, CheckpointSettings(keep_last=2))
+    lagging = load("tiny-cpu", ["pipeline.lag=1", "pipeline.uncorrected=true"])
     with pytest.raises(ConfigError, match="the checkpoint after 1 updates, from which they are sampled, was deleted"):
-        put_aside(storage, writer, 3, "rollout", lag=1)
+        put_aside(storage, lagging, writer, 3, "rollout")
     assert read_record(storage, RUN, 2) is not None
-    put_aside(storage, writer, 3, "update", lag=1)
+    put_aside(storage, lagging, writer, 3, "update")
     assert read_record(storage, RUN, 2) is None
 
 
@@ -75,7 +87,7 @@ def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
 
     monkeypatch.setattr(Storage, "delete", killed)
     with pytest.raises(KeyboardInterrupt):
-        put_aside(storage, writer, 2, "")
+        put_aside(storage, CONFIG, writer, 2, "")
     check_unbroken(storage, RUN)
     assert [read_record(storage, RUN, number) is not None for number in range(3)] == [True, True, False]
 
@@ -85,10 +97,10 @@ def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Stor
     storage.delete(RUN.layout.iteration(1).record)
     with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
         check_unbroken(storage, RUN)
-    put_aside(storage, writer, 2, "record")
+    put_aside(storage, CONFIG, writer, 2, "record")
     assert [read_record(storage, RUN, number) for number in range(3)] == records
     storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
-    put_aside(storage, writer, 2, "record")
+    put_aside(storage, CONFIG, writer, 2, "record")
     check_unbroken(storage, RUN)
     assert read_record(storage, RUN, 2) is None
 
@@ -96,7 +108,7 @@ def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Stor
 def test_a_copy_never_brings_back_what_was_put_aside(storage: Storage, tmp_path: Path) -> None:
     writer, _ = made(storage, tmp_path, 4)
     storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
-    put_aside(storage, writer, 2, "record")
+    put_aside(storage, CONFIG, writer, 2, "record")
     assert [key for key in storage.list(RUN.layout.iterations) if key.endswith("record-copy.json")] == [
         RUN.layout.iteration(0).record_copy
     ]
@@ -104,25 +116,25 @@ def test_a_copy_never_brings_back_what_was_put_aside(storage: Storage, tmp_path:
     storage.write_json(RUN.layout.iteration(0).record_copy, {**storage.read_json(RUN.layout.iteration(0).record), "cursor": 7})
     storage.delete(RUN.layout.iteration(0).record)
     storage.delete(storage.read_json(RUN.layout.iteration(0).record_copy)["artifacts"][0]["path"])
-    put_aside(storage, writer, 1, "record")  # a copy of which a table is gone is none
+    put_aside(storage, CONFIG, writer, 1, "record")  # a copy of which a table is gone is none
     assert read_record(storage, RUN, 0) is None
 
 
 def test_a_redo_may_be_repeated_until_the_run_has_finished(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 3)
     said: list[str] = []
-    put_aside(storage, writer, 2, "record", said.append)
+    put_aside(storage, CONFIG, writer, 2, "record", said.append)
     assert said == ["nbrl: the record of iteration 2 is whole; nothing is done again"]
-    put_aside(storage, writer, 2, "")
+    put_aside(storage, CONFIG, writer, 2, "")
     storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))  # done again
-    put_aside(storage, writer, 2, "", said.append)
+    put_aside(storage, CONFIG, writer, 2, "", said.append)
     assert said[1].startswith("nbrl: an earlier start put iteration 2 aside; the run goes on from there")
     assert read_record(storage, RUN, 1) == records[1]
-    put_aside(storage, writer, 2, "sample")
+    put_aside(storage, CONFIG, writer, 2, "sample")
     assert read_record(storage, RUN, 1) is None
     storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))
     storage.write_json(RUN.layout.summary, {"run": "r"})
-    put_aside(storage, writer, 2, "sample")
+    put_aside(storage, CONFIG, writer, 2, "sample")
     assert read_record(storage, RUN, 1) is None
 
 

@@ -15,21 +15,22 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import RESULT, STATES, TOKEN_LOGPROBS
-from nbrl.tasks.learner.checkpoint.identity import has_state
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.orders import can_train_on, has_state
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_of
-from nbrl.tasks.runs.retention import can_train_on, kept, prune
+from nbrl.tasks.runs.retention import kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.start import _check_checkpoint
 from tests.clouds import FolderCloud
-from tests.tasks.checkpoint_lab import RUN, made, new_storage, numbers
+from tests.tasks import checkpoint_lab
+from tests.tasks.checkpoint_lab import CONFIG, RUN, made, new_storage, numbers
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_
     assert numbers(storage, "state/") == numbers(storage, "critic/") == [3, 4]
     assert numbers(storage, RESULT) == [1, 2, 3, 4]
     assert numbers(storage, TOKEN_LOGPROBS) == numbers(storage, "hf/model.safetensors")
-    assert [can_train_on(storage, record.checkpoint) for record in records] == [False, False, True, True]
+    assert [can_train_on(storage, CONFIG, RUN, record.policy) for record in records] == [True, False, True, True]
     prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=2))  # again, as after a kill
     assert numbers(storage, "hf/") == [1, 3, 4]
     assert checkpoint(storage, "r", None) == records[-1].checkpoint
@@ -90,16 +91,20 @@ def _without_state(storage: Storage, checkpoint: str) -> None:
 
 @pytest.mark.parametrize(("without", "stay"), [((4,), [3, 4]), ((3, 4), [2, 4]), ((2, 3), [4])])
 @pytest.mark.parametrize("listed", [True, False], ids=["its files there", "no files"])
+@pytest.mark.parametrize("name", ["r", "state"])
 def test_the_state_from_which_the_newest_is_made_again_stays(
-    storage: Storage, tmp_path: Path, without: tuple[int, ...], stay: list[int], listed: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: tuple[int, ...], stay: list[int], listed: bool, name: str
 ) -> None:
+    run = RUN.model_copy(update={"name": name})
+    monkeypatch.setattr(checkpoint_lab, "RUN", run)
+    storage = new_storage(tmp_path)
     _, records = made(storage, tmp_path, 4)
     for number in without:
         _without_state(storage, records[number - 1].checkpoint)
-        if number < 4 or not listed:  # a kill may come between the files of the newest and its manifest
+        if not listed:  # a kill may come between the files of a state and the manifest
             storage.delete(f"{records[number - 1].checkpoint}/state")
             storage.delete(f"{records[number - 1].checkpoint}/critic")
-    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1, state_every=3))
+    prune(storage, run, records, {}, CheckpointSettings(keep_last=1, state_every=3))
     assert numbers(storage, "hf/") == stay
     assert [has_state(storage, records[number - 1].checkpoint) for number in stay] == [number not in without for number in stay]
 
@@ -254,7 +259,7 @@ def test_evaluations_of_policies_that_were_made_again_go_at_the_end(storage: Sto
 def test_what_was_done_again_goes_when_its_iteration_is_recorded(storage: Storage, tmp_path: Path) -> None:
     _, records = made(storage, tmp_path, 2)
     later = Writer(RUN, take(storage, RUN.layout).name)
-    put_aside(storage, later, 2, "update")
+    put_aside(storage, CONFIG, later, 2, "update")
     sweep(storage, later)
     assert numbers(storage, "hf/") == [1, 2]
     scope = later.iteration(1, records[0].policy)

@@ -14,7 +14,7 @@ from nbrl.infra.manifest import MANIFEST, check_whole, manifest_bytes, read_mani
 from nbrl.infra.node_cache import Lease
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout.checkpoints import RESULT
+from nbrl.tasks.layout.checkpoints import CRITIC, RESULT, STATE
 from nbrl.tasks.learner.checkpoint.identity import result_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks
@@ -73,6 +73,11 @@ class FolderShelf:
 
     def abandon_states(self, out: str) -> None:
         self._delete(self._states(out))
+        if self._ranks.rank == 0 and (manifest := self._folder(out) / MANIFEST).is_file():
+            named = read_manifest(manifest.read_bytes(), str(manifest))
+            for state in (STATE, CRITIC):  # moved, and then not named
+                if not any(name.startswith(f"{state}/") for name in named):
+                    shutil.rmtree(self._folder(out) / state, ignore_errors=True)
 
     def open(self, checkpoint: str, part: str) -> Lease:
         return Lease(self._folder(checkpoint))

@@ -1,7 +1,7 @@
 """Where the ranks put a checkpoint and find it again: on a folder that all of them see, or on a cloud.
 
-A checkpoint has `hf/` (safetensors, to serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `order.json`,
-`result.json` (the result of the order) and `manifest.json` (the SHA-256 of every file). Unless the order wants none, it also
+A checkpoint has `hf/` (safetensors, to serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json`
+(the result of the order) and `manifest.json` (the SHA-256 of every file). Unless the order wants none, it also
 has `state/` (sharded, to resume from) and with a critic its state in `critic/`; they may be added after all else. With LoRA
 the states hold only adapters, `hf/` is merged, and `adapter/` is in peft's format.
 """

@@ -108,7 +108,7 @@ class LearnerHandle:
         ray.kill(self._mailbox)
         with suppress(TimeoutError):
             self._run.result(timeout)
-        return ""
+        return f"no end within {timeout:g} s"
 
     async def _unless_ended(self, reference: Any) -> Any:
         reply = asyncio.ensure_future(_resolve(reference))

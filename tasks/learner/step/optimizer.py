@@ -16,8 +16,6 @@ from torch.distributed.tensor import DTensor
 from nbrl.tasks.learner.checkpoint import sharded_state
 from nbrl.tasks.learner.settings import UpdateSettings
 
-WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-
 
 @dataclass(frozen=True)
 class Stepped:
@@ -116,10 +114,10 @@ def learning_rate(
 
 
 def digest_of(models: Iterable[OptimizedModel], device: torch.device) -> str:
-    """Collective. Return the digest of all trained weights, their moments and the steps taken; the same for any sharding.
+    """Collective. Return the digest of all trained weights, their moments and the steps taken; the same for the same sharding.
 
-    Of each tensor the bits of its numbers are summed, modulo 2^64. This finds a difference between two computations of the same
-    state, and is no proof against one that was chosen.
+    Of each rank's part of a tensor the bits of its numbers are summed, modulo 2^64. This finds a difference between two
+    computations of the same state, and is no proof against one that was chosen.
     """
     steps, sums = list[int](), list[Tensor]()
     for model in models:
@@ -131,6 +129,8 @@ def digest_of(models: Iterable[OptimizedModel], device: torch.device) -> str:
 
 
 def _sum(tensor: Tensor) -> Tensor:
-    """Of this rank's part."""
+    """Of this rank's part, eight bytes at a time: without a copy, and as fast as memory is read."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local.detach().contiguous().view(WHOLE_NUMBERS[local.element_size()]).sum(dtype=torch.int64)
+    bytes_B = local.detach().contiguous().view(-1).view(torch.uint8)
+    whole = len(bytes_B) // 8 * 8
+    return bytes_B[:whole].view(torch.int64).sum() + bytes_B[whole:].sum(dtype=torch.int64)

@@ -19,6 +19,7 @@ from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services
+from tests.tasks.checkpoint_lab import CONFIG
 from tests.tasks.nodes.doubles import OURS, SCOPE, prompts, services
 
 
@@ -127,7 +128,7 @@ def test_a_damaged_or_lost_record_is_brought_back_from_its_copy(tmp_path: Path, 
     storage, record_key = made.storage, SCOPE.layout.record
     storage.delete(record_key) if data is None else storage.write_bytes(record_key, data)
     before = storage.list(RUN.layout.folder)
-    put_aside(storage, Writer(RUN, SCOPE.epoch), 5, "record")
+    put_aside(storage, CONFIG, Writer(RUN, SCOPE.epoch), 5, "record")
     assert read_record(storage, RUN, 4) == done
     assert set(storage.list(RUN.layout.folder)) == {*before, record_key}
 
