@@ -6,19 +6,18 @@ from contextlib import suppress
 
 from prefect import flow, get_run_logger, tags
 
-from nbrl.flows.display.pages import counted, page, publish_page, tag
+from nbrl.flows.display.pages import counted, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
+from nbrl.flows.display.training import line_of, show
+from nbrl.flows.held_out import HeldOut
 from nbrl.flows.logs import lines_kept
 from nbrl.flows.pipeline import Pipeline
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.infra.tracking_address import SERVERS, database
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
-from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
-from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
@@ -37,17 +36,14 @@ from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, new_name, opened
-from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.runs.summary import Summary, finished, learned
-from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.runs.sweep import sweep
 from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
 from nbrl.tasks.tracking.delivery import complete
-
-EXAMPLES = 3  # trajectories on the page of a run
 
 
 @flow(name="train", flow_run_name="train {run}", persist_result=False)
@@ -108,30 +104,32 @@ async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo
 
 async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
-    async with training_services(config, writer.run, progress, restarts.up) as services:
-        await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
-        records, evaluations = list[Record](), dict[int, Artifact]()
-        scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
-        first = await _evaluate(services, writer, records, evaluations)
-        await _show(services, writer, records, scores, evaluations)
+    run, storage = writer.run, Storage(config.storage)
+    async with training_services(config, run, progress, restarts.up) as services:
+        await asyncio.to_thread(check_newest, storage, run.layout, writer.epoch)
+        records = list[Record]()
+        held_out = HeldOut(services, writer, await asyncio.to_thread(scores_of, storage, run))
+        first = await held_out.evaluate(records)
+        await show(services, writer, records, held_out.scores)
         async with Pipeline(services, writer) as pipeline:
             while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
                 records.append(await _iterate(services, writer, records, pipeline))
                 restarts.reached(len(records))
                 if config.evaluate.every and len(records) % config.evaluate.every == 0:
                     await pipeline.quiet()
-                    await _evaluate(services, writer, records, evaluations)
+                    await held_out.evaluate(records)
                 if records[-1].epoch == writer.epoch:  # not one that was found
-                    await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
+                    await asyncio.to_thread(check_newest, storage, run.layout, writer.epoch)
                     pipeline.begin(records)
-                    scores |= {updates: result.values["success"] for updates, result in evaluations.items()}
-                    await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
-                    await _show(services, writer, records, scores, evaluations)
-        last = await _evaluate(services, writer, records, evaluations)
-        await _show(services, writer, records, scores, evaluations)
-        await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
-        await asyncio.to_thread(drop_obsolete_evaluations, services.storage, writer, records)
-        return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
+                    await asyncio.to_thread(prune, storage, run, records, held_out.scores, config.checkpoints)
+                    await show(services, writer, records, held_out.scores)
+        last = await held_out.evaluate(records)
+        await show(services, writer, records, held_out.scores)
+        await asyncio.to_thread(check_newest, storage, run.layout, writer.epoch)
+        await asyncio.to_thread(drop_obsolete_evaluations, storage, writer, records)
+        summary = learned(await asyncio.to_thread(summarise, services, run, first, last, records))
+    await asyncio.to_thread(prune, storage, run, records, held_out.scores, config.checkpoints)  # the last state is there now
+    return summary
 
 
 async def _iterate(services: Services, writer: Writer, records: list[Record], pipeline: Pipeline) -> Record:
@@ -142,59 +140,5 @@ async def _iterate(services: Services, writer: Writer, records: list[Record], pi
         scope = writer.iteration(len(records), policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
         record = await pipeline.iterate(records)
-        services.progress.say(_line([*records, record], services.config.select.patience))
+        services.progress.say(line_of([*records, record], services.config.select.patience))
     return record
-
-
-async def _evaluate(services: Services, writer: Writer, records: list[Record], evaluations: dict[int, Artifact]) -> Artifact:
-    """Evaluate the policy after `records`, or return the evaluation of it among `evaluations`, to which it is added."""
-    scope = writer.evaluation(policy_after(writer.run, records))
-    if scope.updates in evaluations:
-        return evaluations[scope.updates]
-    services.progress.begin(f"{scope.run}: {scope.title}")
-    result = evaluations[scope.updates] = await evaluate(services, scope)
-    await asyncio.to_thread(sweep_stage, services.storage, scope.layout, [result])
-    scores = result.values
-    services.delivery.wake()
-    services.progress.say(
-        f"evaluation after {scope.updates:3d} updates   success {scores['success']:.3f}   F1 {scores['f1']:.3f}"
-    )
-    return result
-
-
-async def _show(
-    services: Services, writer: Writer, records: list[Record], scores: dict[int, float], evaluations: dict[int, Artifact]
-) -> None:
-    """Bring the page of the run up to date."""
-    config, storage, layout = services.config, services.storage, writer.run.layout
-    examples: list[str] = []
-    root = f" --root {config.storage.root}"
-    if records:
-        newest = records[-1].rounds[-1].trajectories
-        index = await asyncio.to_thread(places_of, storage, newest.path, newest.digest)
-        examples = [f"{layout.name}/{each}{root}" for each in index["id"].slice(0, EXAMPLES).to_pylist()]
-    mlflow = config.tracking.uri or database(Home(config.home))
-    where = {
-        "storage": f"`{storage.uri(layout.folder)}`",
-        "lines, engine's and Ray's logs": f"`{storage.uri(layout.log(writer.epoch))}`, or `nbrl logs {layout.name}`",
-        "MLflow": f"<{mlflow}>" if mlflow.startswith(SERVERS) else f"`{mlflow}`, or `nbrl ui --home {config.home}`",
-        "trajectories in the browser": f"`nbrl ui{root}`",
-    }
-    known = scores | {updates: result.values["success"] for updates, result in evaluations.items()}
-    await publish_page(layout.name, page(layout.name, config.iterations, records, known, examples, where))
-
-
-def _line(records: list[Record], patience: int) -> str:
-    """The newest iteration as one line."""
-    record, metrics = records[-1], records[-1].metrics
-    success = metrics["reward/success"]
-    line = (
-        f"iteration {record.iteration + 1:3d}   reward {metrics['reward/total']:.3f}   success {success:.3f}   "
-        f"{metrics['rollout/trajectories']:.0f} trajectories   "
-    )
-    if record.skipped:
-        return f"{line}nothing learned: {record.skipped} ({skipped_in_row(records)} of at most {patience} in a row)"
-    return (
-        f"{line}mismatch {metrics['mismatch/logprob_max_abs']:.1e}   "
-        f"{metrics['time/iteration']:.1f} s (overhead {metrics['time/overhead_share']:.0%})"
-    )
