@@ -75,7 +75,8 @@ class Reading:
         tables: dict[str, list[str]] = {}
         for key in filter(is_trajectories, self._keys(kind, name)):
             parts = key.split("/")[2:4]
-            tables.setdefault("-".join(parts) if len(parts) == 2 and parts[1].isdecimal() else "all", []).append(key)
+            if len(parts) == 2 and parts[1].isdecimal():
+                tables.setdefault("-".join(parts), []).append(key)
         if not tables:
             raise ConfigError(f"{layout_of(kind, name).title} has no finished trajectories")
         return [Stage(slug, _title(slug), sorted(keys)) for slug, keys in sorted(tables.items(), reverse=True)]
@@ -158,4 +159,4 @@ def _title(slug: str) -> str:
     kind, _, number = slug.partition("-")
     if kind == "iterations":
         return f"iteration {int(number) + 1}"
-    return f"evaluation after {int(number)} updates" if number else "evaluation"
+    return f"evaluation after {int(number)} updates"

@@ -72,4 +72,4 @@ def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: 
 def question_id(environment: str, group: str) -> str:
     """A question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
     prefix = f"{environment}:"
-    return group if not environment or group.startswith(prefix) else prefix + group
+    return group if group.startswith(prefix) else prefix + group

@@ -11,6 +11,7 @@ from nbrl.agent.trajectory import Trajectory, to_table
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.model_server import act, model_server
 from tests.flows.test_agent_cli import run
+from tests.tasks.storing import stored as store
 
 pytestmark = pytest.mark.process
 
@@ -41,9 +42,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stored(saved: Path) -> list[str]:
     trajectory = Trajectory.model_validate_json((saved / "first.json").read_bytes())
-    Storage(StorageSettings(root=str(saved / "storage"))).write_table(
-        "evaluations/e/trajectories.parquet", to_table([trajectory])
-    )
+    storage = Storage(StorageSettings(root=str(saved / "storage")))
+    store(storage, "evaluations/e/evaluations/000000/e0001-abcdef/round-0/trajectories.index.parquet", to_table([trajectory]))
     return [f"e/{trajectory.id}", "--root", "storage"]
 
 

@@ -16,6 +16,7 @@ from tests.flows.test_cli_errors import NBRL
 from tests.flows.test_show import trajectory
 from tests.flows.typed import nbrl
 from tests.processes import heed_interrupts
+from tests.tasks.storing import stored as store
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +27,7 @@ def root(tmp_path: Path) -> str:
     storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
     storage.write_bytes("runs/r/run.json", b"{}")
     shown = trajectory().model_copy(update={"question": "Где? 何処"})
-    storage.write_table("runs/r/iterations/000000/round-0/trajectories.parquet", to_table([shown] * 100))
+    store(storage, "runs/r/iterations/000000/round-0/trajectories.index.parquet", to_table([shown] * 100))
     return storage.settings.root
 
 

@@ -13,7 +13,9 @@ from nbrl.flows.cli.commands import app
 from nbrl.flows.display.listing import find, listing
 from nbrl.flows.display.trajectory import render
 from nbrl.infra.storage import Storage, StorageSettings
+from tests.tasks.storing import stored as store
 
+EVALUATED = "evaluations/000000/e0001-abcdef/round-0"
 EVIL = "\x1b]0;pwned\x07\x1b[2J[red]markup[/red]\x9b"
 
 
@@ -58,8 +60,8 @@ def test_notepad_and_rewards_are_shown_where_they_change() -> None:
 
 def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    for folder in ("runs/r/iterations/000003/round-0", "evaluations/e"):
-        storage.write_table(f"{folder}/trajectories.parquet", to_table([trajectory()]))
+    for folder in ("runs/r/iterations/000003/e0001-abcdef/round-0", f"evaluations/e/{EVALUATED}"):
+        store(storage, f"{folder}/trajectories.index.parquet", to_table([trajectory()]))
     assert "q-0" in printed(listing(storage, "r", 10))
     assert "iter 4" in printed(listing(storage, "r", 10))
     assert "q-0" in printed(listing(storage, "e", 10))
@@ -69,7 +71,7 @@ def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
 def test_a_trajectory_is_written_as_a_notebook_with_its_rewards(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
     for number in (1, 2):
-        storage.write_table(f"runs/r/iterations/00000{number}/round-0/trajectories.parquet", to_table([trajectory()]))
+        store(storage, f"runs/r/iterations/00000{number}/round-0/trajectories.index.parquet", to_table([trajectory()]))
     rewards = {"trajectory": "q-0", "total": 0.5, "em": 1.0, "step_rewards": [0.5]}
     storage.write_table("runs/r/iterations/000001/round-0/rewards.parquet", pa.Table.from_pylist([rewards]))
     target = tmp_path / "out.ipynb"
@@ -89,7 +91,7 @@ def test_a_trajectory_is_written_as_a_notebook_with_its_rewards(tmp_path: Path) 
 )
 def test_a_notebook_that_cannot_be_written_is_one_error(tmp_path: Path, what: str, where: str, words: str) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    storage.write_table("runs/r/iterations/000001/round-0/trajectories.parquet", to_table([trajectory()]))
+    store(storage, "runs/r/iterations/000001/round-0/trajectories.index.parquet", to_table([trajectory()]))
     done = CliRunner().invoke(app, ["show", what, "--root", str(tmp_path), "--notebook", str(tmp_path / where)])
     assert done.exit_code == 1
     assert words in done.stderr
@@ -104,16 +106,16 @@ def stored(tmp_path: Path) -> Storage:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     found = trajectory().model_copy(update={"id": LONG, "question": "what is it? " * 30, "answer": "this " * 30})
     for run, iterations, summed in (("ended", 2, 2), ("going", 1, None), ("more", 3, 2), ("new", 0, None)):
-        storage.write_bytes(f"runs/{run}/run.json", b"{}")
+        storage.write_bytes(f"runs/{run}/run.json", b"{")
         for number in range(iterations):
             storage.write_bytes(f"runs/{run}/iterations/{number:06d}/record.json", b"{}")
-            storage.write_table(f"runs/{run}/iterations/{number:06d}/round-0/trajectories.parquet", to_table([found] * 3))
+            store(storage, f"runs/{run}/iterations/{number:06d}/round-0/trajectories.index.parquet", to_table([found] * 3))
         if summed is not None:
             storage.write_bytes(f"runs/{run}/summary.json", json.dumps({"iterations": summed}).encode())
     for name in ("scored", "broken"):
         storage.write_table(f"evaluations/{name}/data/held_out.parquet", to_table([found]))
-        storage.write_table(f"evaluations/{name}/trajectories.parquet", to_table([found]))
-    storage.write_bytes("evaluations/scored/rewards.parquet", b"")
+        store(storage, f"evaluations/{name}/{EVALUATED}/trajectories.index.parquet", to_table([found]))
+    storage.write_bytes(f"evaluations/scored/{EVALUATED}/rewards.parquet", b"")
     return storage
 
 
@@ -122,12 +124,12 @@ def test_without_a_name_the_runs_are_listed_though_their_files_are_no_good(store
     assert done.exit_code == 0, done.output
     rows = [line.split()[:3] for line in done.stdout.splitlines()[3:] if line.startswith(" ") and line.strip()]
     assert sorted(rows) == [
-        ["broken", "stopped", "evaluation"],
+        ["broken", "damaged", "evaluation"],
         ["ended", "damaged", "2/?"],
         ["going", "damaged", "1/?"],
         ["more", "damaged", "3/?"],
         ["new", "damaged", "0/?"],
-        ["scored", "finished", "evaluation"],
+        ["scored", "damaged", "evaluation"],
     ]
 
 
@@ -160,14 +162,8 @@ def test_a_list_of_no_rows_is_refused(stored: Storage, limit: str) -> None:
     assert "--limit" in done.stderr
 
 
-def test_a_run_whose_trajectories_are_none_is_an_empty_list(tmp_path: Path) -> None:
-    storage = Storage(StorageSettings(root=str(tmp_path)))
-    storage.write_table("runs/r/iterations/000001/round-0/trajectories.parquet", to_table([]))
-    assert "trajectory" in printed(listing(storage, "r", 10))
-
-
 def test_a_question_of_several_lines_stays_in_its_row(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     made = trajectory().model_copy(update={"question": "1\nnbrl: x"})
-    storage.write_table("evaluations/e/trajectories.parquet", to_table([made]))
+    store(storage, f"evaluations/e/{EVALUATED}/trajectories.index.parquet", to_table([made]))
     assert "1 nbrl: x" in printed(listing(storage, "e", 10, 100))

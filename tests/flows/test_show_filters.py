@@ -11,6 +11,7 @@ from nbrl.flows.display.listing import Found, Wanted, choose
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from tests.tasks.comparison import made
+from tests.tasks.storing import stored as store
 
 LONG = "a-question-whose-id-takes-more-columns-than-half-of-a-usual-terminal-has"
 
@@ -72,7 +73,7 @@ def test_a_group_stands_side_by_side_with_whole_ids(storage: Storage) -> None:
     said = made.trajectories(asked, [1, 0, 1])
     rows = [{**row, "id": f"{LONG}-{number}", "sample": number} for number, row in enumerate(said.to_pylist())]
     table = type(said).from_pylist(rows, schema=said.schema)
-    storage.write_table("evaluations/g/evaluations/000000/e0001-abcdef/round-0/trajectories.parquet", table)
+    store(storage, "evaluations/g/evaluations/000000/e0001-abcdef/round-0/trajectories.index.parquet", table)
     storage.write_table("evaluations/g/evaluations/000000/e0001-abcdef/round-0/rewards.parquet", made.rewards(table, [1, 0, 1]))
     for columns in ("40", "80", "300"):
         done = show(storage, "g", "--group", LONG, columns=columns)

@@ -97,7 +97,7 @@ def test_a_storage_that_was_moved_keeps_its_checkpoints(storage: Storage, tmp_pa
     shutil.move(storage.settings.root, moved.settings.root)
     moved.delete(RUN.layout.checkpoint(1, "e0001-abcdef"))
     tracking = FileTracking(tmp_path / "mlflow.json")
-    found = tracking.read()  # as a release that went by the address left it
+    found = tracking.read()  # as if they had been gone for a while
     found["deleted"] = sorted(found["models"])
     found["versions"][0]["tags"]["nbrl.deleted"] = "true"
     tracking.write(found)

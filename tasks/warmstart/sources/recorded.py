@@ -55,12 +55,12 @@ def _read(path: Path) -> list[Trajectory]:
     try:
         if path.suffix == ".parquet":
             table = read_parquet(path)
-            lacks = [name for name in ("id", "question", "nodes", "steps") if name not in table.column_names]
+            lacks = [name for name in SCHEMA.names if name not in table.column_names]
             if lacks:
                 raise ConfigError(
                     f"{path} is no table of trajectories: it lacks {lacks[0]}; give one of a storage or of `nbrl distill`"
                 )
-            return from_table(table.select([name for name in SCHEMA.names if name in table.column_names]))
+            return from_table(table.select(SCHEMA.names))
         return [read(path.read_bytes())]
     except ValidationError as error:
         why = fault_in_words(error)

@@ -32,7 +32,7 @@ class RunDemonstrations(Source):
 
     def record(self, stage: Stage, seed: int) -> Found:
         found = successes(self._storage, self.name, self.best)
-        here = [each for each in found if stage.environment in ("", each.environment) or not each.environment]
+        here = [each for each in found if stage.environment in ("", each.environment)]
         sampled_as = resumed_config(self._storage, self.name, []).agent
         told = asyncio.run(retold(here, stage, sampled_as))
         return Found(told.trajectories, told.left_out + len(found) - len(here))

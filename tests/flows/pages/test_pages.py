@@ -238,7 +238,7 @@ def test_a_folder_that_no_run_can_be_named_is_not_listed(storage: Storage, clien
         for name in (b"bad\xff", b"<b>", b"-r", b"a" * 101, b"new\nline"):
             folder = os.path.join(os.fsencode(storage.settings.root), kind, name, b"iterations/000000/rollout-0")
             os.makedirs(folder)
-            with open(os.path.join(folder, b"trajectories.parquet"), "wb") as file:
+            with open(os.path.join(folder, b"trajectories.index.parquet"), "wb") as file:
                 file.write(b"x")
     assert Reading(storage).names() == [("runs", "r")]
     page = client.get("/")
