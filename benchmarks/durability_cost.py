@@ -43,17 +43,17 @@ from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
-from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes import record as record_node
+from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.durable import Node
 from nbrl.tasks.nodes.record import Timing, seconds_of
 from nbrl.tasks.rollout import chunks
-from nbrl.tasks.rollout.index import in_order, index_of
+from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.epochs import check_newest, newest
 from nbrl.tasks.runs.history import Position, Record, read_record
 from nbrl.tasks.runs.lease import BEAT_S, Writer
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -260,7 +260,7 @@ def main() -> None:
     given = parser.parse_args()
     Node.__call__ = without_prefect  # type: ignore[method-assign]
     record_node.acreate_table_artifact = nothing
-    by_parts.map_tables = map_here
+    reward.map_tables = map_here
     WATCH.wrap_storage()
     with tempfile.TemporaryDirectory(prefix="nbrl-cost-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

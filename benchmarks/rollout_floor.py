@@ -45,7 +45,7 @@ from nbrl.infra.process.garbage import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.nodes.rollout import rollout, task_rows
-from nbrl.tasks.nodes.sample import sample
+from nbrl.tasks.nodes.select import sample
 from nbrl.tasks.rollout.episodes import Episodes, Hidden
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.setting_keys import is_mapping, members
+from nbrl.tasks.runs.decisive import is_mapping, members
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 PAGE = Path(__file__).with_name("settings.md")

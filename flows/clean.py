@@ -7,18 +7,17 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.flows.display.progress import ProgressDisplay
-from nbrl.flows.display.terminal import err
+from nbrl.flows.display.progress import ProgressDisplay, err
 from nbrl.flows.order import ROOT
 from nbrl.infra.errors import HeldError, InfraError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError, RunError, StoppedError, TakenOverError
 from nbrl.tasks.layout.runs import RUNS, name_of
-from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import writing
+from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import scores_of
-from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.retention import dispensable, prune
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.runs.sweep import sweep

@@ -24,17 +24,17 @@ from nbrl.flows import clean as cleaning
 from nbrl.flows import evaluate as evaluation
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
-from nbrl.flows.display.terminal import say
+from nbrl.flows.display.progress import say
 from nbrl.flows.order import ROOT, Order, check_root
 from nbrl.infra.errors import HeldError
 from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check, load
-from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
+from nbrl.tasks.runs.decisive import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared
-from nbrl.tasks.runs.resume import trusted_config
+from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import checked_name
 from nbrl.tasks.services.restarts import curable, first_line
 

@@ -18,8 +18,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.prepare.preflight import load as load_preparation
-from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.resume import trusted_config
+from nbrl.tasks.runs.recipes import load, trusted_config
 from nbrl.tasks.runs.run import check_continues, checked_name, find_run, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]

@@ -6,8 +6,7 @@ from prefect import flow, get_run_logger, tags
 from prefect.artifacts import acreate_markdown_artifact
 
 from nbrl.flows.display.pages import counted, tag
-from nbrl.flows.display.progress import ProgressDisplay
-from nbrl.flows.display.terminal import err
+from nbrl.flows.display.progress import ProgressDisplay, err
 from nbrl.flows.events import tell_of
 from nbrl.flows.logs import lines_kept
 from nbrl.flows.order import Order, Plan, planned
@@ -16,23 +15,20 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
-from nbrl.tasks.evaluation.champion import unusable_champion
-from nbrl.tasks.evaluation.deliver import try_deliver
-from nbrl.tasks.evaluation.finish import finish
-from nbrl.tasks.evaluation.report import markdown
+from nbrl.tasks.evaluation.answers import finish, markdown
+from nbrl.tasks.evaluation.deliver import try_deliver, unusable_champion
 from nbrl.tasks.evaluation.subject import Subject, model_folder
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
-from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
-from nbrl.tasks.runs import beginning
+from nbrl.tasks.runs import epochs
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.run import opened
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
-from nbrl.tasks.runs.warnings import warnings_of
+from nbrl.tasks.runs.warnings import review, warnings_of
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.start import evaluation_services
@@ -55,7 +51,7 @@ async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSu
             if (done := summaries.read(storage, plan.name)) is not None:
                 await _tell(storage, config, done, progress)
                 return done
-            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
+            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
             async with (
                 writing(known, storage, take_over, progress.say, settings, commit) as writer,
                 lines_kept(storage, writer, progress, Home(config.home)),

@@ -3,7 +3,7 @@
 from prefect.events import emit_event
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.evaluation.champion import champion_score
+from nbrl.tasks.evaluation.deliver import champion_score
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 
 FINISHED, WORSE = "nbrl.evaluation.finished", "nbrl.evaluation.worse"

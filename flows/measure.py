@@ -7,14 +7,13 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 
-from nbrl.flows.display.progress import ProgressDisplay
-from nbrl.flows.display.terminal import err
+from nbrl.flows.display.progress import ProgressDisplay, err
 from nbrl.flows.pipeline import Pipeline
 from nbrl.infra.gpu import MemoryPeak
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.nodes.evaluate import asked
-from nbrl.tasks.runs import aside, beginning
+from nbrl.tasks.runs import epochs, measured
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.measured import Measured
@@ -30,14 +29,14 @@ async def measure(start: Prepared) -> Measured:
 
     Raises what a training raises.
     """
-    folder = aside.new_folder()
+    folder = measured.new_folder()
     with tempfile.TemporaryDirectory(prefix="nbrl-measure-") as scratch, ProgressDisplay(err, get_run_logger().info) as progress:
         config = _aside(start.config, folder, Path(scratch))
         storage = Storage(config.storage)
-        await asyncio.to_thread(aside.delete_abandoned, start.config.storage)
+        await asyncio.to_thread(measured.delete_abandoned, start.config.storage)
         try:
-            with opened(Prepared.of(config, start.take()), aside.RUN, storage) as known:
-                settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
+            with opened(Prepared.of(config, start.take()), measured.RUN, storage) as known:
+                settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
                 async with writing(known, storage, False, progress.say, settings, commit) as writer:
                     return await _measure(config, writer, progress)
         finally:
@@ -46,7 +45,7 @@ async def measure(start: Prepared) -> Measured:
 
 def _aside(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
     """The same training in another folder of the storage, with metrics that nobody will look at."""
-    storage = aside.inside(config.storage, folder)
+    storage = measured.inside(config.storage, folder)
     tracking = TrackingSettings(uri=f"sqlite:///{scratch}/mlflow.db", artifacts=str(scratch / "artifacts"))
     return config.model_copy(update={"iterations": 1, "storage": storage, "tracking": tracking})
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from prefect import flow, get_run_logger, tags
 
 from nbrl.flows.display.pages import counted, tag
-from nbrl.flows.display.progress import ProgressDisplay
-from nbrl.flows.display.terminal import err
+from nbrl.flows.display.progress import ProgressDisplay, err
 from nbrl.flows.display.training import line_of, show
 from nbrl.flows.held_out import HeldOut
 from nbrl.flows.logs import lines_kept
@@ -18,13 +17,16 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.nodes.summarise import summarise
-from nbrl.tasks.runs import beginning
+from nbrl.tasks.runs import epochs
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import (
     Record,
+    Summary,
     check_samples,
     check_unbroken,
+    finished,
+    learned,
     policy_after,
     read_record,
     skipped_in_row,
@@ -36,7 +38,6 @@ from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, new_name, opened
-from nbrl.tasks.runs.summary import Summary, finished, learned
 from nbrl.tasks.runs.sweep import sweep
 from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress
@@ -74,7 +75,7 @@ async def train(
             if not redo and (summary := finished(known, config, storage)):
                 await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
-            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
+            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
             writers: list[Writer] = []
             try:
                 async with writing(known, storage, take_over, progress.say, settings, commit) as writer:

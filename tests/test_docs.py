@@ -5,7 +5,7 @@ import pytest
 
 from nbrl.agent.settings import SYSTEM_PROMPT
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.setting_keys import dotted
+from nbrl.tasks.runs.decisive import dotted
 
 
 @pytest.mark.parametrize("name", ["settings", "hostile"])

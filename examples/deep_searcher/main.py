@@ -27,8 +27,7 @@ from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
-from nbrl.flows.display.episode import Live
-from nbrl.flows.display.save import save
+from nbrl.flows.display.trajectory import Live, save
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError, RunError

@@ -25,7 +25,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import check_began_with, model_folder, run_of, subject_of_run
 from nbrl.tasks.rollout.corpora import open_corpus
-from nbrl.tasks.runs.resume import trusted_config
+from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import known_run
 
 USED = ("home", "rollout.tools", "engine", "sandbox")  # settings of the run that act here

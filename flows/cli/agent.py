@@ -14,7 +14,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, cancel_on_term, guard
 from nbrl.flows.cli.options import Trust
 from nbrl.flows.cli.stored import storage_at
-from nbrl.flows.display.terminal import err, out, plain, say
+from nbrl.flows.display.progress import err, out, plain, say
 
 NOT_ANSWERED = 3
 
@@ -139,9 +139,8 @@ def agent(
             from nbrl.flows.ask.question import Question, answer, attachments, check_folder
             from nbrl.flows.ask.tools import ToolOptions, require_keys
             from nbrl.flows.ask.trained import load, trained, verdict
-            from nbrl.flows.display.episode import Live
-            from nbrl.flows.display.save import save as write
-            from nbrl.flows.display.save import writable
+            from nbrl.flows.display.trajectory import Live, writable
+            from nbrl.flows.display.trajectory import save as write
             from nbrl.tasks.errors import ConfigError
 
         if save is not None and no_save:

@@ -10,7 +10,7 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import Set, Trust
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import err, out, say
+from nbrl.flows.display.progress import err, out, say
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
@@ -86,7 +86,7 @@ def track(
             from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
             from nbrl.tasks.layout.runs import EVALUATIONS
             from nbrl.tasks.runs.lease import check_free
-            from nbrl.tasks.runs.resume import trusted_config
+            from nbrl.tasks.runs.recipes import trusted_config
             from nbrl.tasks.runs.run import checked_name, find_run
             from nbrl.tasks.tracking.books import Books, deliver
             from nbrl.tasks.tracking.curves import curves_of
@@ -109,7 +109,7 @@ def track(
 
 
 def _run(storage: "Storage", name: str, overrides: list[str], trust: bool, used: tuple[str, ...]) -> "tuple[RunConfig, Run]":
-    from nbrl.tasks.runs.resume import trusted_config
+    from nbrl.tasks.runs.recipes import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
 
     return trusted_config(storage, checked_name(name), overrides, trust, used=used), known_run(storage, name)

@@ -23,7 +23,7 @@ from nbrl.flows.cli.show import runs, show
 from nbrl.flows.cli.stored import Root, export, storage_at
 from nbrl.flows.cli.train import train
 from nbrl.flows.cli.warmstart import distill, warmstart
-from nbrl.flows.display.terminal import out
+from nbrl.flows.display.progress import out
 
 app = typer.Typer(
     no_args_is_help=True,

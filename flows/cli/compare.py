@@ -10,7 +10,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import out
+from nbrl.flows.display.progress import out
 
 
 def compare(
@@ -38,7 +38,7 @@ def compare(
     def work() -> None:
         with Importing():
             from nbrl.flows.display.comparison import render
-            from nbrl.flows.display.save import put, writable
+            from nbrl.flows.display.trajectory import put, writable
             from nbrl.tasks.comparison import compare as logic
             from nbrl.tasks.comparison.page import page
             from nbrl.tasks.errors import ConfigError
@@ -51,7 +51,7 @@ def compare(
             sides = logic.sides_of(storage_at(root), names)
             found, there = logic.compare(sides, all_), page(sides)
         if target is not None:
-            from nbrl.tasks.comparison.picture import draw
+            from nbrl.tasks.comparison.page import draw
 
             put(target, draw(found.sides))
         if as_json:

@@ -56,13 +56,13 @@ def _root(context: typer.Context) -> Path:
 def recipe_keys(typed: str) -> list[str]:
     """Keys that `--set` accepts for a recipe."""
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
-    from nbrl.tasks.runs.setting_keys import dotted
+    from nbrl.tasks.runs.decisive import dotted
 
     return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]
 
 
 def warmstart_keys(typed: str) -> list[str]:
-    from nbrl.tasks.runs.setting_keys import dotted
+    from nbrl.tasks.runs.decisive import dotted
     from nbrl.tasks.warmstart.settings import WarmstartSettings
 
     keys = [key for key in dotted(WarmstartSettings) if not key.startswith("phases.")]
@@ -76,7 +76,7 @@ def warmstarts(typed: str) -> list[str]:
 def prepare_keys(typed: str) -> list[str]:
     """Keys that `--set` accepts for a preparation, without its lists of files."""
     from nbrl.tasks.prepare.settings import PrepareSettings
-    from nbrl.tasks.runs.setting_keys import dotted
+    from nbrl.tasks.runs.decisive import dotted
 
     keys = [key for key in dotted(PrepareSettings) if not key.startswith(("sources.", "evaluation."))]
     return [f"{key}=" for key in keys if key.startswith(typed)]

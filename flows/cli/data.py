@@ -8,7 +8,7 @@ from rich.table import Table
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.display.terminal import err, out, say
+from nbrl.flows.display.progress import err, out, say
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published data sets as questions to train or evaluate on.")
 

@@ -9,7 +9,7 @@ from nbrl.sandbox.doctor import checks as sandbox_checks
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
-from nbrl.tasks.runs.estimate import disk
+from nbrl.tasks.runs.plan import disk
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:

@@ -9,7 +9,7 @@ from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import Set, TakeOver, Trust, root_flag
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root
-from nbrl.flows.display.terminal import out, plain
+from nbrl.flows.display.progress import out, plain
 
 KEY = "environment variable that holds the key of the server of "
 
@@ -131,7 +131,7 @@ def _print(summary: Any, as_json: bool, flag: str) -> None:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from nbrl.tasks.evaluation.report import HOW, header, rows
+    from nbrl.tasks.evaluation.answers import HOW, header, rows
 
     if as_json:
         print(summary.model_dump_json())

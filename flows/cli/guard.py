@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import typer
 
 from nbrl.agent.errors import AgentError
-from nbrl.flows.display.terminal import say
+from nbrl.flows.display.progress import say
 from nbrl.infra.errors import InfraError
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import NothingLearnedError, RunError, StoppedError

@@ -9,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import out, plain, say
+from nbrl.flows.display.progress import out, plain, say
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage

@@ -11,7 +11,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.display.terminal import out, plain, say
+from nbrl.flows.display.progress import out, plain, say
 from nbrl.infra.paths import expanded
 
 

@@ -10,7 +10,7 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import Set, Trust, root_flag
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import out, say
+from nbrl.flows.display.progress import out, say
 
 
 def promote(
@@ -37,7 +37,7 @@ def promote(
             from nbrl.infra.home import Home
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.runs.checkpoints import named
-            from nbrl.tasks.runs.resume import trusted_config
+            from nbrl.tasks.runs.recipes import trusted_config
             from nbrl.tasks.tracking.promote import promote as make_champion
             from nbrl.tasks.tracking.promote import show_champion
 

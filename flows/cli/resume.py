@@ -36,8 +36,8 @@ def resume(
     def prepare() -> tuple[Any, str]:
         with Importing():
             from nbrl.tasks.runs.preflight import preflight
+            from nbrl.tasks.runs.recipes import trusted_config
             from nbrl.tasks.runs.redo import parse
-            from nbrl.tasks.runs.resume import trusted_config
             from nbrl.tasks.runs.run import checked_name
 
         if redo is not None:

@@ -11,7 +11,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, Set, checked_home
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import err, out
+from nbrl.flows.display.progress import err, out
 
 if TYPE_CHECKING:
     from nbrl.infra.engine.server import EngineServer

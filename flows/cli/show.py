@@ -10,7 +10,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import out
+from nbrl.flows.display.progress import out
 
 if TYPE_CHECKING:
     from nbrl.flows.display.listing import Wanted
@@ -30,7 +30,7 @@ def runs(
 
 def _runs(storage: "Storage", as_json: bool = False) -> None:
     with Importing():
-        from nbrl.flows.display.overview import overview
+        from nbrl.flows.display.tables import overview
         from nbrl.tasks.comparison import overview as logic
 
     rows = logic.overview(storage)
@@ -142,8 +142,7 @@ def _show(
     with Importing():
         from nbrl.flows.display.group import side_by_side
         from nbrl.flows.display.listing import find, listing
-        from nbrl.flows.display.save import put, save, writable
-        from nbrl.flows.display.trajectory import render
+        from nbrl.flows.display.trajectory import put, render, save, writable
         from nbrl.tasks.runs.kept import fitting
 
     with fitting(run):

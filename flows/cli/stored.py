@@ -8,7 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.display.terminal import out
+from nbrl.flows.display.progress import out
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage

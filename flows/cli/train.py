@@ -9,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.display.terminal import out, say
+from nbrl.flows.display.progress import out, say
 
 
 def train(
@@ -74,7 +74,7 @@ def train_run(
             return await flow(start, name, take_over=take_over, redo=list(redo))
 
         summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
-        from nbrl.flows.display.report import closing, report
+        from nbrl.flows.display.pages import closing, report
 
         out.print(report(summary))
         out.print(closing(summary, root_flag(config), home_flag(config)), markup=False, highlight=False, soft_wrap=True)
@@ -85,9 +85,9 @@ def train_run(
 def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:
     """Whether the run has anything left to do, for which Ray is started. Raises HeldError if another process does it."""
     from nbrl.infra.storage import Storage
+    from nbrl.tasks.runs.history import finished
     from nbrl.tasks.runs.lease import holder_to_stop
     from nbrl.tasks.runs.run import find_run
-    from nbrl.tasks.runs.summary import finished
 
     storage = Storage(config.storage)
     if (known := find_run(storage, name)) is None:

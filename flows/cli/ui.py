@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvicorn
 from rich.console import Console
 
-from nbrl.flows.display.terminal import plain
+from nbrl.flows.display.progress import plain
 from nbrl.flows.pages.app import app
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
@@ -23,7 +23,7 @@ from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.layout.runs import RUNS, run_names
 from nbrl.tasks.runs.epochs import first_and_newest
-from nbrl.tasks.runs.resume import trusted_config
+from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import find_run
 
 START_S = 30.0

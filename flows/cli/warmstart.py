@@ -11,7 +11,7 @@ from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.terminal import out
+from nbrl.flows.display.progress import out
 from nbrl.infra.paths import expanded
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
+from nbrl.flows.display.progress import plain
 from nbrl.flows.display.tables import table
-from nbrl.flows.display.terminal import plain
 from nbrl.tasks.comparison.compare import Compared, Comparison, Score
-from nbrl.tasks.comparison.questions import Pair
+from nbrl.tasks.comparison.figures import Pair
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
 SHOWN = 40  # characters of a setting's value

@@ -10,12 +10,12 @@ from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.listing import Wanted, files, line, places
-from nbrl.flows.display.terminal import plain
+from nbrl.flows.display.progress import plain
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import place_of
 from nbrl.tasks.layout.stages import rewards_of
-from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
+from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
 LINES, CHARACTERS = 6, 400  # of the first action

@@ -13,7 +13,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, place_of, run_names, stage_of
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
-from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
+from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 
 COLUMNS = ("trajectory", "where", "reward", "success", "steps", "status", "answer", "question")
 READ = ["id", "group", "status", "answer", "question", "ability", "environment"]

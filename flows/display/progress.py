@@ -9,6 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+out, err = Console(), Console(stderr=True)
+
 
 @dataclass
 class Line:
@@ -87,3 +89,13 @@ class ProgressDisplay:
         for line in self._lines:
             table.add_row(*line.render())
         return table
+
+
+def plain(text: str, style: str = "") -> Text:
+    """The text without markup or terminal control sequences."""
+    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print a line on stderr; part of it may come from a server."""
+    err.print(plain(f"nbrl: {text}", style), soft_wrap=True)

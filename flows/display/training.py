@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from nbrl.flows.display.pages import page, publish_page
 from nbrl.infra.home import Home
 from nbrl.infra.tracking_address import SERVERS, database
-from nbrl.tasks.rollout.index import places_of
+from nbrl.tasks.rollout.chunks import places_of
 from nbrl.tasks.runs.history import Record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.services.services import Services

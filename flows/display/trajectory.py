@@ -1,15 +1,20 @@
 """Renders a trajectory for a terminal: think, code, output, reward. Text of a model is never markup or terminal control."""
 
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
 
 from nbrl.agent.context.notepad import notes
+from nbrl.agent.notebook.write import notebook, written
+from nbrl.agent.settings import AgentSettings
 from nbrl.agent.trajectory import Step, Trajectory
-from nbrl.flows.display.terminal import plain
+from nbrl.flows.display.progress import plain
+from nbrl.tasks.errors import ConfigError
 
 SHOWN_CHARS = 1_000
 
@@ -66,3 +71,63 @@ def notepad(step: Step, before: str) -> Iterator[RenderableType]:
 def _short(recorded: str) -> str:
     """Shorten a recorded call, which may be long."""
     return recorded if len(recorded) <= SHOWN_CHARS else f"{recorded[:SHOWN_CHARS]}…"
+
+
+class Live:
+    """An nbrl.agent.watcher.Watcher and a context manager, which ends the spinner. Without a terminal there is no spinner."""
+
+    def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:
+        self._console, self._question, self._settings = console, question, settings
+        self._spinner = console.status("connecting")
+        self._budget = self._notes = ""
+        self._begun = False
+
+    def __enter__(self) -> Self:
+        self._spinner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spinner.stop()
+
+    def asked(self, index: int, tokens: int) -> None:
+        if not self._begun:  # an episode that cannot begin prints only an error
+            self._console.print(task(self._question))
+            self._begun = True
+        left = max(0, self._settings.context_tokens - tokens)
+        self._budget = f"step {index + 1} of {self._settings.max_steps}, {left} tokens left"
+        self._spinner.update(f"{self._budget}: the model thinks")
+
+    def acted(self, index: int, step: Step) -> None:
+        for part in action(index, step):
+            self._console.print(part)
+        self._spinner.update(f"{self._budget}: the cell runs")
+
+    def observed(self, index: int, step: Step) -> None:
+        for part in (*observation(step), *notepad(step, self._notes)):
+            self._console.print(part)
+        self._notes = step.notepad
+
+
+def writable(path: Path) -> Path:
+    """Return `path` if a file can be written there; to be called before the work starts. Raises ConfigError."""
+    folder = path.parent
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file")
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder} for {path.name}; make it or name another")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"{path} may not be written; name a file elsewhere")
+    return path
+
+
+def save(path: Path, trajectory: Trajectory, rewards: dict[str, object] | None = None) -> None:
+    """Write the trajectory as a notebook, replacing a file of this name. Raises ConfigError."""
+    put(path, written(notebook(trajectory, rewards)))
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write the file, replacing one of this name. Raises ConfigError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{path} could not be written: {error.strerror}") from error

@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, run_names
 from nbrl.tasks.layout.stages import RoundLayout, is_trajectories, logprobs_of, rewards_of
-from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
+from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name
 
 KINDS = (RUNS, EVALUATIONS)

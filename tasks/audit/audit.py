@@ -7,12 +7,9 @@ from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.audit.chain import check_update
-from nbrl.tasks.audit.evaluations import check_evaluation
-from nbrl.tasks.audit.leftovers import leftovers
+from nbrl.tasks.audit.chain import check_evaluation, check_tracking, check_update, leftovers
 from nbrl.tasks.audit.recompute import Recompute
 from nbrl.tasks.audit.replay import replay
-from nbrl.tasks.audit.tracking import check_tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.layout.stages import StageLayout

@@ -1,21 +1,36 @@
 """Checks the chain of updates: each checkpoint was made from the one before it and from the recorded trajectories."""
 
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
-from nbrl.tasks.layout.checkpoints import HF, RESULT
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.audit.recompute import rescored, same, sampled_from
+from nbrl.tasks.environments import stored
+from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout.checkpoints import HF, RESULT, updates_of
+from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import StageLayout, is_trajectories
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.orders import UpdateResult, read_tables
+from nbrl.tasks.nodes.evaluate import asked
+from nbrl.tasks.nodes.rollout import check_weights
 from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.pins import champions
+from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope, Weights
+from nbrl.tasks.tracking.parameters import RUN_ID
+
+PARTIAL = ".partial"
 
 
 def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> Iterator[str]:
@@ -62,3 +77,77 @@ def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record
     order = make_order(config, scope, advantages, trajectories, staleness)
     start = sha256(storage.read_bytes(f"{before.checkpoint}/{RESULT}")) if before.checkpoint else order.initial
     return order_digest(order, read_tables(order, storage), start)
+
+
+def leftovers(
+    storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult], lag: int = 0
+) -> Iterator[str]:
+    """Keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
+
+    What the iteration in progress and the `lag` after it have made so far is no leftover, nor is what belongs to an evaluation
+    that has no result yet.
+    """
+    artifacts = [artifact for record in records for artifact in record.artifacts] + [result.artifact for result in results]
+    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)} | champions(storage)
+    in_progress = {run.iteration(len(records) + ahead).folder for ahead in range(lag + 1)}
+    updates = max((record.updates for record in records), default=0)
+    for key in storage.list(run.folder):
+        folder = "/".join(key.split("/")[:4])
+        of_stage = key.startswith((f"{run.iterations}/", f"{run.evaluations}/")) and folder not in in_progress
+        if key.startswith(f"{run.evaluations}/") and is_to_come(key, results):
+            continue
+        if of_stage and StageLayout(folder, "").epoch_of(key) and key not in named:
+            yield f"{key} is left over: nothing names it"
+        newest = updates_of(folder) >= updates if key.startswith(f"{run.checkpoints}/") else False
+        if newest and folder.endswith(PARTIAL):  # its state is being written, or a kill cut it off
+            continue
+        if key.startswith(f"{run.checkpoints}/") and folder not in named and updates_of(folder) <= updates:
+            yield f"{key} is left over: no update made its checkpoint"
+
+
+def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> Iterator[str]:
+    """Contradictions between MLflow and the records: a metric that is missing, stands twice at a step, or has another value."""
+    if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
+        yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
+        return
+    for name in sorted({name for record in records for name in record.metrics}):
+        wanted = sorted((record.iteration + 1, record.metrics[name]) for record in records if name in record.metrics)
+        found = sorted(tracking.history(name))
+        if [step for step, _ in found] != [step for step, _ in wanted]:
+            steps = f"at steps {_few(found)}, the records at {_few(wanted)}"
+            yield f"MLflow has {name} {steps}; `nbrl track {run.name}` delivers what is missing"
+        elif found != wanted:
+            yield f"MLflow has other values of {name} than the records"
+
+
+def _few(points: Sequence[tuple[int, float]]) -> str:
+    steps = [str(step) for step, _ in points]
+    return ", ".join(steps if len(steps) <= 6 else [*steps[:5], "…"]) or "none"
+
+
+def check_evaluation(
+    storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights]
+) -> Iterator[str]:
+    """Contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest."""
+    policy = policies.get(result.inputs[0])
+    if policy is None:
+        yield "it evaluated weights that no iteration of this run made"
+        return
+    artifact = result.artifact
+    sampled, *_ = filter(is_trajectories, artifact.parts)
+    trajectories = storage.read_table(sampled, artifact.parts[sampled])
+    questions = stored.read(storage, run.layout.data, "held_out")
+    rows = asked(questions, config.evaluate, run.seed)
+    if Counter(trajectories["id"].to_pylist()) != Counter(row["id"] for row in rows):
+        yield "its trajectories are not those of the held-out questions, each once"
+        return
+    try:
+        check_weights(sampled_from(trajectories), str(policy.updates))
+    except BrokenInvariantError as error:
+        yield str(error)
+    rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
+    again = rescored(storage, config.reward, trajectories, questions, rewards)
+    if again.lost:
+        yield again.lost
+    elif not same(rewards, again.rewards):
+        yield "the rewards are not what its trajectories earn"

@@ -4,20 +4,26 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
-from nbrl.tasks.audit.indexed import check_index
-from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
-from nbrl.tasks.nodes.rollout import check_weights, task_rows
+from nbrl.tasks.nodes.reward import with_references
+from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
 from nbrl.tasks.nodes.select import selected
+from nbrl.tasks.reward.judge.graded import recorded
+from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.rollout.chunks import index_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position, Record
 from nbrl.tasks.runs.run import Run
@@ -26,6 +32,44 @@ from nbrl.tasks.selection.judge import RETIRED_SCHEMA as RETIRED_SCHEMA
 from nbrl.tasks.selection.judge import retired
 
 CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
+
+
+class Rescored(NamedTuple):
+    """`lost` says in words which grades of a model are gone, without which `rewards` are not what they were; or it is empty."""
+
+    rewards: pa.Table
+    lost: str
+
+
+def rescored(
+    storage: Storage, settings: RewardSettings, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table
+) -> Rescored:
+    """What the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
+    unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
+    rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
+    lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
+    again = score_table(rows, settings)
+    return Rescored(_with_faults(again, list(unscored.values())), lost)
+
+
+def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
+    """Faults in the words that were recorded: those of another process may name other addresses."""
+    found = again["unscored"].to_pylist()
+    if len(found) != len(recorded_faults):
+        return again
+    words = [recorded_ if fault and recorded_ else fault for fault, recorded_ in zip(found, recorded_faults, strict=True)]
+    return again.set_column(again.column_names.index("unscored"), "unscored", pa.array(words, pa.string()))
+
+
+def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) -> Iterator[str]:
+    """Contradictions of the index and the metrics that an artifact has of a round."""
+    index = storage.read_index(artifact.path, artifact.digest)
+    told, found = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
+    if not told.equals(found):
+        yield "the index tells of the trajectories what they are not"
+    metrics = {name: metric.value for name, metric in rollout_metrics(index).items()}
+    if any(artifact.values.get(name) != value for name, value in metrics.items()):
+        yield "the counts of the rollout are not those of its index"
 
 
 class Recompute:

@@ -6,10 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.cost import Cost
-from nbrl.tasks.comparison.questions import Pair, paired
-from nbrl.tasks.comparison.settings import Setting, differing
-from nbrl.tasks.comparison.side import Evaluated, Side, read
+from nbrl.tasks.comparison.figures import Cost, Pair, paired
+from nbrl.tasks.comparison.side import Evaluated, Setting, Side, differing, read
 from nbrl.tasks.comparison.sigmoid import LEAST, Fit, Point, fit
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.statistics import Estimate

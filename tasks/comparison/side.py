@@ -1,15 +1,17 @@
 """One of the things that are compared: a run, a run after some updates, or an evaluation of its own, read from its storage."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.cost import Cost, cost_of, tokens_of
-from nbrl.tasks.comparison.questions import Question, scores_by_question
+from nbrl.tasks.comparison.figures import Cost, Question, cost_of, scores_by_question, tokens_of
 from nbrl.tasks.comparison.sigmoid import Point
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
@@ -21,11 +23,17 @@ from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout
 from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import decisive
+from nbrl.tasks.runs.epochs import without_passwords
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
+from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import NodeResult
-from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import Run, find_run, unknown
-from nbrl.tasks.tracking.steps import Steps
+from nbrl.tasks.tracking.curves import Steps
+
+POLICY = "the initial policy's files"  # by their digest: two folders of one name may hold different models
+SOURCE = "the source of environments."
+DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -157,3 +165,45 @@ def _evaluation(storage: Storage, name: str) -> Side:
 
 def _of_evaluation(seconds: float) -> dict[str, float]:
     return {"evaluate": seconds} if seconds else {}
+
+
+class Setting(BaseModel):
+    """The value of a key on each side, as JSON, None where it is not set. Only what `decides` makes another result."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    values: tuple[str | None, ...]
+    decides: bool
+
+
+def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
+    """The settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
+    deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
+    found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
+    rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
+    return sorted(rows, key=lambda setting: not setting.decides)
+
+
+def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | None, ...]]:
+    """The values of the keys in which those sides differ that are not None."""
+    keys = dict.fromkeys(key for each in sides if each is not None for key in each)
+    return {
+        key: tuple(None if each is None else each.get(key) for each in sides)
+        for key in keys
+        if len({each.get(key) for each in sides if each is not None}) > 1
+    }
+
+
+def _leaves(side: Side, indifferent: bool) -> dict[str, str]:
+    """Values as JSON by key."""
+    values = decisive(side.config, indifferent)
+    return {key: without_passwords(json.dumps(value, ensure_ascii=False)) for key, value in values.items()}
+
+
+def _digests(side: Side) -> dict[str, str] | None:
+    """Of files that the settings of a run only name."""
+    if side.run.kind != RUNS:
+        return None
+    sources = {f"{SOURCE}{name}": code[:DIGITS] for name, code in side.run.sources.items()}
+    return {POLICY: side.run.policy[:DIGITS], **sources}

@@ -1,8 +1,8 @@
 """The questions, passages and attached files of a run's environments, written below the run when it begins."""
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,12 +10,19 @@ import pyarrow.compute as pc
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.nested import list_in
 from nbrl.tasks.environments.questions import SCHEMA
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout.runs import DataLayout
+from nbrl.tasks.reward.rules.code.reference import reference_of
+from nbrl.tasks.reward.rules.rule import CODE
 
 SPLITS = ("train", "held_out")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+TESTED = ("tests", "setup", "entry_points")
+FETCHED = "reference"  # has all three in a file that `nbrl data fetch` wrote
 
 
 class Place(NamedTuple):
@@ -177,3 +184,36 @@ def check(storage: Storage, layout: DataLayout) -> None:
     files = [files for split in SPLITS for files in read(storage, layout, split)["files"].to_pylist()]
     for digest in sorted({file["digest"] for each in files for file in each}):
         storage.read_bytes(layout.attached(digest), digest)
+
+
+def tested_column(where: str, table: pa.Table, columns: Mapping[str, str], rules: Sequence[str]) -> list[str]:
+    """The reference of each row by the rule code; empty for other rows. Raises ConfigError."""
+    tests, setup, entry_points = (_values(table, columns.get(name, name)) for name in TESTED)
+    if columns.get(TESTED[0], TESTED[0]) not in table.column_names:
+        if FETCHED not in table.column_names:
+            hint = did_you_mean(TESTED[0], table.column_names)
+            raise ConfigError(f"{where} lacks the column 'tests', which the rule code needs; {hint} columns.tests names it")
+        return [str(value or "") if rule == CODE else "" for value, rule in zip(_values(table, FETCHED), rules, strict=True)]
+    found = []
+    for place, rule in enumerate(rules):
+        try:
+            given = (_strings(tests[place]), str(setup[place] or ""), _strings(entry_points[place])) if rule == CODE else None
+        except TypeError as error:
+            raise ConfigError(
+                f"{where}: row {place} has {error} in its tests or entry points; both are lists of strings"
+            ) from error
+        found.append(reference_of(*given) if given else "")
+    return found
+
+
+def _values(table: pa.Table, name: str) -> list[Any]:
+    return list(table[name].to_pylist()) if name in table.column_names else [None] * len(table)
+
+
+def _strings(value: Any) -> list[str]:
+    """A list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError with what is none."""
+    values = list_in(value) or [value] if isinstance(value, str) else value or []
+    for each in values if isinstance(values, list) else [values]:
+        if not isinstance(each, str):
+            raise TypeError(repr(each)[:80])
+    return list(values)

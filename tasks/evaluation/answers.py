@@ -1,10 +1,22 @@
 """All answers of an evaluation as one table: question × answer × reference × score × trajectory."""
 
+import time
+from collections.abc import Iterable, Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
+from nbrl.tasks.evaluation.scores import Scores, metrics, scores
+from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.layout.runs import EvaluationLayout
+from nbrl.tasks.layout.stages import is_trajectories
+from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.scope import Artifact
 
 SCHEMA = pa.schema(
     [
@@ -73,3 +85,94 @@ def question_id(environment: str, group: str) -> str:
     """A question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
     prefix = f"{environment}:"
     return group if group.startswith(prefix) else prefix + group
+
+
+def header(summary: EvaluationSummary) -> list[str]:
+    """The columns of the table of scores."""
+    ks = sorted({k for each in summary.scores for k in each.pass_at})
+    several = ["majority"] if summary.samples > 1 else []
+    return ["questions", "n", "success", *(f"pass@{k}" for k in ks), *several, "F1"]
+
+
+def rows(summary: EvaluationSummary, brief: bool = False) -> list[list[str]]:
+    """One row for all questions, each environment and each ability, with 95 % intervals over the questions.
+
+    A `brief` row has that of the score that counts alone.
+    """
+    return [_row(each, header(summary), summary.mode, brief) for each in summary.scores]
+
+
+def _row(scores: Scores, columns: Sequence[str], mode: str, brief: bool) -> list[str]:
+    estimates = {"success": scores.success, "F1": scores.f1} | {f"pass@{k}": value for k, value in scores.pass_at.items()}
+    if scores.majority is not None:
+        estimates["majority"] = scores.majority
+    cells = {"questions": scores.label, "n": str(scores.questions)}
+    for name, each in estimates.items():
+        cells[name] = f"{each.value:.3f}" if brief and each is not scores.headline(mode) else str(each)
+    return [cells.get(column, "") for column in columns]
+
+
+def markdown(summary: EvaluationSummary, where: str) -> str:
+    """The page; `where` is the address of the table of all answers."""
+    columns = header(summary)
+    lines = [
+        f"# Evaluation of {summary.subject.name}",
+        "",
+        f"{summary.name}: {HOW[summary.mode]}, {summary.samples} sample(s) per question, recipe {summary.recipe}, "
+        f"finished {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(summary.finished))}.",
+        "",
+        _line(columns),
+        _line("---" for _ in columns),
+        *map(_line, rows(summary)),
+        "",
+        "Brackets hold 95 % bootstrap intervals over the questions. A missing answer is wrong.",
+        "",
+        f"{summary.trajectories} trajectories, of which {summary.failed} failed for the infrastructure and are left out, and "
+        f"{summary.unscored} could not be scored and count as wrong; {summary.sampled_tokens} sampled tokens, "
+        f"{summary.seconds:.0f} s.",
+        "",
+        f"All answers: `{where}`",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+HOW = {"agent": "notebook agent", "direct": "direct answers without a notebook", "vote": "majority vote of the notebook agent"}
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def finish(
+    storage: Storage, layout: EvaluationLayout, config: RunConfig, subject: Subject, result: Artifact, seconds: float
+) -> EvaluationSummary:
+    """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
+    trajectories = next(filter(is_trajectories, result.parts))
+    index = places_of(storage, trajectories, result.parts[trajectories])
+    rewards, questions = storage.read_table(result.path, result.digest), stored.read(storage, layout.data, "held_out")
+    tables = [answers_in(block, storage, rewards, questions) for block in blocks_of(index)]
+    answers = in_order(pa.concat_tables(tables), index["id"].to_pylist(), "trajectory")
+    found, mode = scores(answers), config.evaluate.mode
+    storage.write_table(layout.answers, answers)
+    summary = EvaluationSummary(
+        name=layout.name,
+        recipe=config.name,
+        subject=subject,
+        mode=mode,
+        samples=config.evaluate.samples,
+        environments=list(config.environments),
+        metrics=metrics(found, mode),
+        scores=found,
+        trajectories=len(answers),
+        sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
+        failed=int(result.values["failed"]),
+        unscored=int(result.values["unscored"]),
+        seconds=seconds,
+        processor_seconds=result.values.get("cpu/evaluate", 0.0),
+        gpu_seconds=0.0 if subject.server else result.values.get("gpu/evaluate", 0.0),
+        finished=time.time(),
+    )
+    storage.write_bytes(layout.report, markdown(summary, storage.uri(layout.answers)).encode())
+    storage.write_json(layout.summary, summary.model_dump(mode="json"))
+    return summary

@@ -12,6 +12,9 @@ EVALUATIONS: Literal["evaluations"] = "evaluations"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+JUDGEMENTS, CHAMPIONS = "judgements", "champions"
+
+
 @dataclass(frozen=True)
 class DataLayout:
     """Questions and corpus as they were when the run began."""
@@ -204,3 +207,19 @@ def name_of(key: str) -> str:
 def run_names(keys: Iterable[str]) -> list[str]:
     """Names of the runs or evaluations that keys belong to, sorted. A folder of a name that none can have is none."""
     return sorted(name for name in {name_of(key) for key in keys} if NAME.fullmatch(name))
+
+
+def judgement(digest: str) -> str:
+    """What a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
+    return f"{JUDGEMENTS}/{digest[:2]}/{digest}.json"
+
+
+def lies_below(key: str, folder: str) -> bool:
+    """Whether a key names something in a folder; all keys lie below the empty one."""
+    parts = key.split("/")
+    return key.startswith(f"{folder}/" if folder else "") and not {"", ".", ".."}.intersection(parts)
+
+
+def champion_of(recipe: str) -> str:
+    """Which checkpoint somebody chose among those of all runs of a recipe."""
+    return f"{CHAMPIONS}/{recipe}.json"

@@ -6,8 +6,10 @@ awaits nothing is a plain function and runs in a thread, so that nodes can run c
 
 import asyncio
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from prefect import State, Task, task
@@ -16,17 +18,41 @@ from prefect.context import TagsContext
 from prefect.states import Completed
 
 from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.gpu import gpus
 from nbrl.infra.process.identity import processor_seconds
-from nbrl.tasks.nodes import spent
-from nbrl.tasks.nodes.spent import gpus_of
 from nbrl.tasks.runs import results
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Services
 
+SAMPLING, LEARNING = ("rollout", "publish", "evaluate"), ("update",)
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Function = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def gpus_of(node: str, config: RunConfig, present: int | None = None) -> int:
+    """GPUs that a node uses: all of the engines, or one for each rank of the learner; none on other nodes.
+
+    `present` are those of this machine, by which `auto` chooses.
+    """
+    present = gpus() if present is None else present
+    if node in SAMPLING:
+        used = config.engine.device == "cuda" or (config.engine.device == "auto" and present > 0)
+        return config.engine.count * config.engine.tensor_parallel if used else 0
+    if node in LEARNING or (node == "advantage" and config.learner_estimates):
+        used = config.update.device == "cuda" or (config.update.device == "auto" and present > 0)
+        return config.update.workers if used else 0
+    return 0
+
+
+def metrics(node: str, seconds: float, processor: float, used: int) -> Mapping[str, float]:
+    """Processor-seconds, and GPU-seconds where GPUs were used: they are held for the whole of the node's wall time."""
+    gpu = {f"gpu/{node}": seconds * used} if used else {}
+    return {f"cpu/{node}": max(0.0, processor), **gpu}
 
 
 class Node(Generic[P, T]):
@@ -48,7 +74,7 @@ class Node(Generic[P, T]):
         if not isinstance(result, Artifact):
             return cast(T, result)
         processor = await asyncio.to_thread(processor_seconds) - before
-        return cast(T, result.timed(name, seconds, spent.metrics(name, seconds, processor, gpus_of(name, services.config))))
+        return cast(T, result.timed(name, seconds, metrics(name, seconds, processor, gpus_of(name, services.config))))
 
     async def alone(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the node without Prefect: its result is neither kept nor timed."""
@@ -125,3 +151,9 @@ def _awaitable(function: Callable[..., Any]) -> Function:
         return await asyncio.to_thread(function, *args, **kwargs)
 
     return in_thread
+
+
+def slug(kind: str, name: str) -> str:
+    """A key that Prefect takes (small letters, digits, dashes), another one for each name."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return f"{kind}-{plain}" if plain == name else f"{kind}-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -12,11 +12,10 @@ from nbrl.tasks.evaluation.answers import answers_in
 from nbrl.tasks.evaluation.scores import metrics as score_metrics
 from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.metrics import of
-from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable
-from nbrl.tasks.nodes.reward import score_trajectories
+from nbrl.tasks.nodes.reward import over_parts, score_trajectories
 from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
-from nbrl.tasks.rollout.index import places_of
+from nbrl.tasks.rollout.chunks import places_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.config import EvaluateSettings
 from nbrl.tasks.runs.scope import Artifact, Scope

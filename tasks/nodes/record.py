@@ -11,8 +11,7 @@ from prefect.artifacts import acreate_table_artifact
 from nbrl.infra.errors import InfraError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
-from nbrl.tasks.nodes.artifact_keys import slug
-from nbrl.tasks.nodes.durable import effect
+from nbrl.tasks.nodes.durable import effect, slug
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights

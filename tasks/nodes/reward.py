@@ -1,25 +1,34 @@
 """reward: scores every trajectory of a round, as a Ray Data map over the parts in which they lie."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW
+from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
-from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.reward.judge.graded import graded
-from nbrl.tasks.reward.parts import referenced, score_parts, to_grade
 from nbrl.tasks.reward.rules.rule import RULE
-from nbrl.tasks.reward.unscored import check_unscored
-from nbrl.tasks.rollout.index import places_of
+from nbrl.tasks.reward.score import check_unscored, referenced, score_parts, to_grade
+from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
 FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
+
+
+def over_parts(index: pa.Table, function: Callable[..., pa.Table], arguments: tuple[Any, ...], column: str) -> pa.Table:
+    """`function(rows of the index, *arguments)` as a Ray Data map; a row for each of the index, in its order.
+
+    `column` of the result is the trajectory's id.
+    """
+    return in_order(map_tables(blocks_of(index), function, arguments), index["id"].to_pylist(), column)
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:

@@ -6,10 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.tasks.metrics import of
+from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.tasks.environments.mixture import prompts_from
+from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.judge import DROPPED, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled
+from nbrl.tasks.selection.judge import DROPPED, RETIRED_SCHEMA, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled, retired
 from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
@@ -50,3 +52,34 @@ def select(services: Services, scope: Scope, rewards: Artifact, missing: int, ro
     metrics = {f"{DROPPED}{reason}": float(count) for reason, count in sorted(reasons.items())}
     metrics["select/kept"] = float(sum(row["kept"] for row in rows))
     return Artifact(path=path, digest=digest, metrics=of(metrics, "sum"))
+
+
+@durable
+def retire(
+    services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, rewards: Artifact, share: float, round_: int
+) -> Artifact:
+    """Add the questions of a round of which at least this share of their group was right to those retired `before`."""
+    known = RETIRED_SCHEMA.empty_table() if before is None else services.read(before)
+    table = retired(known, services.read(prompts), services.read(rewards), share, scope.iteration)
+    path = scope.layout.round(round_).retired
+    digest = services.storage.write_table(path, table)
+    return Artifact(path=path, digest=digest, metrics={"select/retired": Metric(float(len(table)), "last")})
+
+
+@durable
+def sample(services: Services, scope: Scope, cursor: int, round_: int, retired: Artifact | None = None) -> Artifact:
+    """Take the prompts from position `cursor` on in the run's order of training questions, without those that are retired.
+
+    Raises DamagedError if it cannot be read which are.
+    """
+    count = services.config.rollout.prompts
+    questions = services.reads.questions(scope.run_layout.data, "train")
+    try:
+        passed = services.read(retired)["id"].to_pylist() if retired else []
+    except (DamagedError, MissingError) as error:
+        made_in = scope.iteration + (1 if round_ else 0)  # counted from 1
+        raise DamagedError(f"{error}; `nbrl resume {scope.run} --redo {made_in}:retire` makes the table again") from error
+    prompts, positions = prompts_from(questions, services.config.weights, scope.seed, cursor, count, passed)
+    path = scope.layout.round(round_).prompts
+    digest = services.storage.write_table(path, prompts)
+    return Artifact(path=path, digest=digest, metrics=of({"sample/prompts": count, "sample/positions": positions}, "sum"))

@@ -5,10 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from nbrl.tasks.nodes.diagnosis import diagnose
-from nbrl.tasks.runs.history import Record, skipped_in_row
+from nbrl.tasks.runs.history import Record, Summary, skipped_in_row
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
-from nbrl.tasks.runs.summary import Summary
 from nbrl.tasks.services.services import Services
 
 

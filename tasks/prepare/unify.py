@@ -16,7 +16,7 @@ from nbrl.tasks.prepare.rows import QUESTIONS, Reason, marked
 from nbrl.tasks.prepare.settings import Source
 from nbrl.tasks.prepare.source_files import read_source
 from nbrl.tasks.reward.rules.rule import Rule, readable
-from nbrl.tasks.runs.data_review import MISSING
+from nbrl.tasks.runs.warnings import MISSING
 
 Row = Mapping[str, Any]
 

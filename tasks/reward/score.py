@@ -1,12 +1,16 @@
 """Scores one trajectory with a pure function, on the host, after its end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from nbrl.infra.parts import joined
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward import facets
 from nbrl.tasks.reward.facets import length_of
+from nbrl.tasks.reward.judge.settings import GRADES, NEEDED
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import FILES, QA, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
@@ -33,6 +37,12 @@ SCHEMA = pa.schema(
     ]
 )
 MIN_THINK, MIN_CODE = 10, 5
+
+
+COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files"]
+
+
+MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 
 def format_of(step: Mapping[str, Any]) -> float:
@@ -121,3 +131,36 @@ def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
     rows = table.to_pylist()
     scored = [_score(row, judged, settings) for row, judged in zip(rows, judge(rows), strict=True)]
     return pa.Table.from_pylist(scored, schema=SCHEMA)
+
+
+def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
+    """Trajectories with what their answers are compared with: the columns of `references`, which are found by `group`."""
+    places = {group: place for place, group in enumerate(references["group"].to_pylist())}
+    asked = references.drop_columns(["group"]).take([places[group] for group in trajectories["group"].to_pylist()])
+    table = trajectories.select(COLUMNS)
+    for name in asked.column_names:
+        table = table.append_column(name, asked[name])
+    return table
+
+
+def to_grade(block: pa.Table, storage: Storage, references: pa.Table) -> pa.Table:
+    """The function that Ray Data maps where a model judges: from rows of a round's index to what that is told of them."""
+    return referenced(joined(block, storage.read_table), references).select(NEEDED)
+
+
+def score_parts(block: pa.Table, storage: Storage, references: pa.Table, settings: RewardSettings) -> pa.Table:
+    """The function that Ray Data maps: from rows of a round's index, with their grades, to rows of score.SCHEMA."""
+    rows = referenced(joined(block, storage.read_table), references)
+    for name in GRADES:
+        rows = rows.append_column(name, block[name])
+    return score_table(rows, settings)
+
+
+def check_unscored(faults: Sequence[str], count: int) -> None:
+    """Raises RewardError if scorers failed, so far, on more than MAX_UNSCORED of `count` trajectories; `faults` say why."""
+    if len(faults) > MAX_UNSCORED * count:
+        raise RewardError(
+            f"scorers failed on {len(faults)} of {count} trajectories, of which {MAX_UNSCORED:.0%} are allowed; the first says: "
+            f"{faults[0]}; correct what scores them, then continue the run by `nbrl resume` or the evaluation by the same "
+            "command, or begin another one if code or a setting that decides results, such as the judge, had to change"
+        )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.rollout.index import SCHEMA, finished_of
+from nbrl.tasks.rollout.chunks import SCHEMA, finished_of
 from nbrl.tasks.rollout.plan import EngineAddress
 
 SIGN_S = 2.0  # a runner asks at least so often, with work or without

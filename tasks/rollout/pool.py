@@ -20,8 +20,8 @@ from nbrl.infra.ray_data import among, here, map_tables
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
+from nbrl.tasks.rollout.chunks import in_order
 from nbrl.tasks.rollout.desk import Desk, Seen
-from nbrl.tasks.rollout.index import in_order
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
 

@@ -19,7 +19,7 @@ from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.model_folder.safetensors_files import main_dtype
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.policy_check import check_devices, check_learns, check_reads
+from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
 
 Purpose = Literal["train", "evaluate", "evaluate a server"]
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least

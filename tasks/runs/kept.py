@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError, ValidationInfo
 from nbrl.infra.errors import DamagedError, shortened
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
-from nbrl.tasks.layout.shared import lies_below
+from nbrl.tasks.layout.runs import lies_below
 
 OWNER = "owner"  # in the context of a validation: the folder below which keys must lie
 # What tables and fields raise that are whole, and not what nbrl writes.

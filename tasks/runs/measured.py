@@ -1,13 +1,21 @@
 """What one iteration took, and what a whole training will take by it."""
 
+import uuid
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.estimate import in_words
+from nbrl.tasks.runs.lease import holder
+from nbrl.tasks.runs.plan import in_words
 
 NODES = ("rollout", "reward", "update", "publish")
+
+
+FOLDER = "measurements"
+RUN = "measured"  # name of the run in such a folder
 
 
 class Measured(BaseModel):
@@ -79,3 +87,21 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def new_folder() -> str:
+    return f"{FOLDER}/{uuid.uuid4().hex[:8]}"
+
+
+def inside(settings: StorageSettings, folder: str) -> StorageSettings:
+    """The folder as a storage."""
+    return settings.model_copy(update={"root": f"{settings.root.rstrip('/')}/{folder}"})
+
+
+def delete_abandoned(settings: StorageSettings) -> None:
+    """Delete what measurements that were killed have left."""
+    storage, layout = Storage(settings), RunLayout(RUN)
+    for name in {key.split("/")[1] for key in storage.list(FOLDER)}:
+        folder = Storage(inside(settings, f"{FOLDER}/{name}"))
+        if folder.exists(layout.lease) and holder(folder, layout) is None:
+            storage.delete(f"{FOLDER}/{name}")

@@ -1,15 +1,21 @@
 """Pins: marks on a run's checkpoints that somebody uses, so that training does not delete them."""
 
+import hashlib
+import json
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.runs import CHAMPIONS, RunLayout, champion_of, lies_below
 from nbrl.tasks.runs.run import Run
 
 EXPIRES_S = 86400.0  # a process of another machine that died left its pin
@@ -59,3 +65,91 @@ def pinned(storage: Storage, run: Run) -> set[int]:
         else:
             storage.delete(key)
     return found
+
+
+class Champion(BaseModel):
+    """The checkpoint after `updates` updates of a run: its folder, and the digest of its weights.
+
+    `promoted` is in seconds since 1970.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+    run: str
+    run_id: str
+    updates: int
+    checkpoint: str
+    weights: str
+    promoted: float
+    user: str = ""
+
+    @model_validator(mode="after")
+    def _of_the_run(self) -> "Champion":
+        if not lies_below(self.checkpoint, RunLayout(self.run).folder):
+            raise ValueError(f"{self.checkpoint!r} is no checkpoint of run {self.run!r}")
+        return self
+
+
+def champion(storage: Storage, recipe: str) -> Champion:
+    """The champion of a recipe, whose files are there. Raises ConfigError if there is none, or a file of it is gone."""
+    try:
+        found = recorded(storage, recipe)
+    except DamagedError as error:
+        raise ConfigError(str(error)) from error
+    if found is None:
+        known = {key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)}
+        hint = did_you_mean(recipe, known, "`nbrl promote RUN` makes one")
+        raise ConfigError(f"the recipe {recipe!r} has no champion in {storage.settings.root}; {hint}")
+    try:
+        weights = weights_digest(storage, found.checkpoint)
+        gone = missing(storage, found.checkpoint)
+    except (MissingError, DamagedError) as error:
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {error}; {_other(found)}") from error
+    if gone:
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {storage.uri(gone[0])} is gone; {_other(found)}")
+    if weights != found.weights:
+        raise ConfigError(
+            f"the champion of {recipe!r} cannot be used: {storage.uri(found.checkpoint)} holds other weights than were promoted; "
+            f"{_other(found)}"
+        )
+    return found
+
+
+def recorded(storage: Storage, recipe: str) -> Champion | None:
+    """The champion of a recipe as it was promoted, whether or not its files are there. Raises DamagedError."""
+    key = champion_of(recipe)
+    try:
+        return Champion.model_validate(storage.read_json(key))
+    except MissingError:
+        return None
+    except ValidationError as error:
+        raise DamagedError(f"{storage.uri(key)} names no champion; `nbrl promote RUN` writes it again") from error
+
+
+def champions(storage: Storage) -> set[str]:
+    """Folders of the checkpoints that are champions. Raises DamagedError where one cannot be told."""
+    recipes = [key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)]
+    return {found.checkpoint for recipe in recipes if (found := recorded(storage, recipe))}
+
+
+def weights_digest(storage: Storage, checkpoint: str) -> str:
+    """The digest of a checkpoint's weights, by its manifest. Raises MissingError or DamagedError."""
+    part = {name: digest for name, digest in sorted(_manifest(storage, checkpoint).items()) if name.startswith(f"{HF}/")}
+    return hashlib.sha256(json.dumps(part).encode()).hexdigest()
+
+
+def missing(storage: Storage, checkpoint: str) -> list[str]:
+    """Keys of the files of a checkpoint's model that its manifest names and the storage does not have."""
+    there = set(storage.list(checkpoint))
+    names = [name for name in _manifest(storage, checkpoint) if name.startswith(f"{HF}/")]
+    return [key for name in names if (key := f"{checkpoint}/{name}") not in there]
+
+
+def _manifest(storage: Storage, checkpoint: str) -> dict[str, str]:
+    key = f"{checkpoint}/{MANIFEST}"
+    return read_manifest(storage.read_bytes(key), storage.uri(key))
+
+
+def _other(found: Champion) -> str:
+    return f"bring the files back from a copy, or promote another with `nbrl promote {found.run}@UPDATES`"

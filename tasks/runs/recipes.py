@@ -1,6 +1,6 @@
 """Makes a checked RunConfig from a recipe's YAML files and overrides, with errors that say what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -8,11 +8,16 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from nbrl.infra.paths import expanded
+from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import is_mapping
+from nbrl.tasks.runs.decisive import members as members_of
+from nbrl.tasks.runs.epochs import newest_settings
 from nbrl.tasks.runs.recipe_tree import RecipeTree
-from nbrl.tasks.runs.setting_keys import is_mapping
-from nbrl.tasks.runs.setting_keys import members as members_of
+from nbrl.tasks.runs.run import Kind, known_run, stored_config
+from nbrl.tasks.runs.trust import check_trusted
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -129,3 +134,41 @@ def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
     return get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()
+
+
+def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: Kind = RUNS) -> RunConfig:
+    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied: to read.
+
+    What starts anything by it, or asks a server, takes `trusted_config`.
+    Raises ConfigError, also for an override that names another storage: the run is not there.
+    """
+    run = known_run(storage, name, kind)
+    last = newest_settings(storage, run.layout)
+    stored = stored_config(storage, run.model_copy(update={"config": last or run.config})).model_dump(mode="json")
+    stored |= {"storage": storage.settings.model_dump(mode="json")}
+    config = from_settings(RunConfig, stored, storage.uri(run.layout.config), overrides)
+    if config.storage.root != storage.settings.root:
+        raise ConfigError(
+            f"storage.root is {config.storage.root} but {run.layout.title} is in {storage.settings.root}; leave it out, or copy "
+            "the storage there and name it by --root"
+        )
+    return config
+
+
+def trusted_config(
+    storage: Storage,
+    name: str,
+    overrides: Sequence[str],
+    trust: bool,
+    kind: Kind = RUNS,
+    used: tuple[str, ...] = ("",),
+    anew: bool = False,
+) -> RunConfig:
+    """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py.
+
+    `anew`: questions are read again, though the run has a copy of them.
+    """
+    config = resumed_config(storage, name, overrides, kind)
+    stored, layout = resumed_config(storage, name, (), kind), known_run(storage, name, kind).layout
+    check_trusted(config, stored, overrides, layout.title, trust, used, not anew and storage.exists(layout.data.digests))
+    return config

@@ -7,11 +7,10 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, STATES, TOKEN_LOGPROBS
-from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.orders import has_state
-from nbrl.tasks.runs.pins import pinned
+from nbrl.tasks.runs.pins import champions, pinned
 from nbrl.tasks.runs.run import Run
 
 

@@ -7,10 +7,10 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.stages import StageLayout
-from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.scope import Artifact
 

@@ -1,10 +1,99 @@
 """What a person should know of a configuration and its questions before work starts, though nothing prevents it."""
 
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from unicodedata import category
+
+from nbrl.agent.context.notepad import ANSWER_CHARS
 from nbrl.infra.gpu import available_mb, computes_in_bfloat16, gpus
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.reward import facets
+from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.data_review import review
-from nbrl.tasks.runs.estimate import in_words, memory_shares
+from nbrl.tasks.runs.plan import in_words, memory_shares
 from nbrl.tasks.runs.prepared import Prepared
+
+SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
+WORDS = 30  # an answer with more words is probably a text
+MISSING = {"None", "nan", "NaN", "null", "NULL", "N/A", "n/a"}
+# In brackets, with a text or a name in quotation marks behind the first of them or a comma.
+_LISTED = re.compile(r"""(?:[a-z_]+\()?[\[({](?:\s*|.*,\s*)[rub]?['"].*[\])}](?:,\s*dtype=\w+)?\)?""", re.DOTALL)
+_SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECASE)
+
+Row = dict[str, Any]
+
+
+def review(start: Prepared) -> list[str]:
+    """Warnings, one sentence each, with a count and examples; none of questions that were on storage already."""
+    warnings, config = [], start.config
+    for name, tables in (start.tables or {}).items():
+        if isinstance(config.environments[name], FilesEnvironment):
+            key = f"environments.{name}"
+            train, held_out = tables.train.to_pylist(), tables.held_out.to_pylist()
+            warnings += [*_shared(train, held_out), *_answers(f"{key}.train", train, config)]
+            warnings += _answers(f"{key}.held_out", held_out, config)
+    return warnings
+
+
+def _shared(train: Sequence[Row], held_out: Sequence[Row]) -> list[str]:
+    trained = {normalise(row["question"]) for row in train}
+    both = [row for row in held_out if normalise(row["question"]) in trained]
+    if not both:
+        return []
+    return [
+        f"{len(both)} of {len(held_out)} held-out questions are training questions too, so their scores say nothing about new "
+        f"ones; for example {_named(both, lambda row: row['question'])}"
+    ]
+
+
+def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
+    suspicions = dict(SUSPICIONS)
+    if config.reward.compat == "l0":
+        suspicions["have no character of [a-z0-9], so that reward.compat l0 takes every such answer for right"] = lambda answer: (
+            not facets.normalise(answer)
+        )
+    found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
+    for row in rows:
+        raised = [_first(answer, suspicions) for answer in row["answers"]]
+        if raised and all(raised):  # one good reference is enough to be right
+            found[raised[0]].append(row)
+    return [
+        f"{where}: the answers of {len(those)} of {len(rows)} questions {suspicion}; for example "
+        + _named(those, lambda row: row["answers"][0])
+        for suspicion, those in found.items()
+        if those
+    ]
+
+
+def _first(answer: str, suspicions: dict[str, Callable[[str], bool]]) -> str:
+    return next((suspicion for suspicion, holds in suspicions.items() if holds(answer)), "")
+
+
+def _is_solution(answer: str) -> bool:
+    return bool(_SOLUTION.search(answer)) or len(answer.split()) > WORDS
+
+
+def _is_list(answer: str) -> bool:
+    """Whether it is a list of texts or an object, as Python, NumPy or JSON writes it; one of numbers may be an answer itself."""
+    return bool(_LISTED.fullmatch(answer.strip()))
+
+
+def _is_missing(answer: str) -> bool:
+    return answer.strip() in MISSING or all(character.isspace() or category(character)[0] == "P" for character in answer)
+
+
+SUSPICIONS: dict[str, Callable[[str], bool]] = {
+    "carry a solution or are whole texts, which no policy matches exactly; keep the bare answer": _is_solution,
+    "are longer than an agent's answer can be, so that no policy can match them": lambda answer: len(answer) > ANSWER_CHARS,
+    "are lists or objects written as text, each of which is one answer; write a list as a list, in JSON or Parquet": _is_list,
+    "look like missing values (nothing but punctuation, or None, nan, null)": _is_missing,
+}
+
+
+def _named(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
+    shown = [(row["id"], " ".join(text_of(row).split())) for row in rows[:SHOWN]]
+    return ", ".join(f"{name} ({text[:SHOWN_CHARS]!r}{'…' if len(text) > SHOWN_CHARS else ''})" for name, text in shown)
 
 
 def warnings_of(start: Prepared) -> list[str]:

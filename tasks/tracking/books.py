@@ -14,22 +14,17 @@ from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tensorboard import log_missing
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import SILENT, Ending
-from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.epochs import without_passwords
+from nbrl.tasks.runs.history import Record, Summary, read_record
 from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.runs.summary import Summary
 from nbrl.tasks.tracking.checkpoints import Checkpoints
-from nbrl.tasks.tracking.datasets import log_datasets
-from nbrl.tasks.tracking.evaluations import PARENT_ID
-from nbrl.tasks.tracking.facts import facts, identity
-from nbrl.tasks.tracking.held_out import FOLDER, log_held_out
-from nbrl.tasks.tracking.parameters import parameters
-from nbrl.tasks.tracking.samples import choose, samples
-from nbrl.tasks.tracking.steps import Steps, eval_metrics
-from nbrl.tasks.tracking.traces import log_traces
+from nbrl.tasks.tracking.curves import Steps, eval_metrics
+from nbrl.tasks.tracking.evaluations import FOLDER, PARENT_ID, log_held_out
+from nbrl.tasks.tracking.parameters import facts, identity, log_datasets, parameters
+from nbrl.tasks.tracking.traces import choose, log_traces, samples
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
 EVALUATED = "eval/em"  # every evaluation has it; where it stands in MLflow, all of the evaluation does

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.infra.tracking_models import DELETED, URI, LoggedModel, Version
-from nbrl.tasks.runs.champions import recorded
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import complete
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.tracking.facts import RUN_ID
-from nbrl.tasks.tracking.steps import Made
+from nbrl.tasks.tracking.curves import Made
+from nbrl.tasks.tracking.parameters import RUN_ID
 
 RUN, UPDATES, SUCCESS, FINISHED = "nbrl.run", "nbrl.updates", "nbrl.success", "nbrl.finished"
 BEST, LAST, CHAMPION = "best", "last", "champion"

@@ -3,20 +3,28 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import PARENT, Tracking
-from nbrl.tasks.tracking.facts import RUN_ID
-from nbrl.tasks.tracking.samples import Sample
-from nbrl.tasks.tracking.traces import log_traces
+from nbrl.tasks.environments import stored
+from nbrl.tasks.layout.stages import is_trajectories
+from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.tracking.parameters import RUN_ID
+from nbrl.tasks.tracking.traces import Sample, choose, log_traces, samples
 
 KIND, DIGEST = "nbrl.kind", "nbrl.delivered"
 PARENT_NAME, PARENT_ID = "nbrl.run", "nbrl.parent_run_id"
 EVALUATION = {KIND: "evaluation"}
 TABLE, REPORT = "evaluation", "report.md"
 ROWS = 500  # of the table; the storage has all
+
+
+FOLDER = "evaluations"
 
 
 class Parent(NamedTuple):
@@ -80,3 +88,45 @@ def _digest(
     """The SHA-256 of all that is delivered."""
     given = [parent, dict(scores), rows.slice(0, ROWS).to_pydict(), report, dict(tags), {key: str(params[key]) for key in params}]
     return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def log_held_out(
+    storage: Storage, run: Run, weights: Weights, result: NodeResult, tracking: Tracking, traces: int, tables: set[str]
+) -> None:
+    """Log the table and the sample traces of an evaluation, unless they are there; `tables` are the run's tables of them."""
+    name, artifact = f"{FOLDER}/{weights.updates:06d}", result.artifact
+    tags = {"run": run.name, "evaluation": str(weights.updates)}
+    trajectories = _trajectories(storage, artifact.parts)
+    rewards = storage.read_table(artifact.path, artifact.digest).to_pylist()
+    questions = stored.read(storage, run.layout.data, "held_out")
+    answers = dict(zip(questions["id"].to_pylist(), questions["answers"].to_pylist(), strict=True))
+    if name not in tables:
+        tracking.log_table(name, table(trajectories, rewards, answers))
+    log_traces(tracking, samples(trajectories, choose(rewards, traces), answers), tags)
+
+
+def table(
+    trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answers: Mapping[str, list[str]]
+) -> dict[str, list[object]]:
+    """The first ROWS trajectories by column: question, answer, reference, score, and what helps to find them again."""
+    said = {
+        row["id"]: row
+        for row in trajectories.select(["id", "question", "answer"]).to_pylist()  # without steps and tokens
+    }
+    rows = [row for row in rewards if row["trajectory"] in said][:ROWS]
+    return {
+        "question": [said[row["trajectory"]]["question"] for row in rows],
+        "answer": [said[row["trajectory"]]["answer"] for row in rows],
+        "reference": [" | ".join(answers.get(row["group"], [])) for row in rows],
+        "score": [row["success"] for row in rows],
+        "reward": [row["total"] for row in rows],
+        "environment": [row["environment"] for row in rows],
+        "ability": [row["ability"] for row in rows],
+        "status": [row["status"] for row in rows],
+        "trajectory": [row["trajectory"] for row in rows],
+    }
+
+
+def _trajectories(storage: Storage, parts: Mapping[str, str]) -> pa.Table:
+    key = next(key for key in parts if is_trajectories(key))
+    return storage.read_table(key, parts[key])

@@ -1,9 +1,18 @@
 """Which settings are parameters of a run in MLflow: those by which runs are compared. The rest is in its `config.yaml`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyarrow.compute as pc
+
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.infra.tracking_traces import Dataset
+from nbrl.tasks.environments import stored
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.epochs import first_and_newest
+from nbrl.tasks.runs.run import Run
 
 KEYS = (
     "seed",
@@ -43,6 +52,9 @@ KEYS = (
 )
 
 
+RUN_ID, DIGEST = "nbrl.run_id", "nbrl.digest"
+
+
 def parameters(config: RunConfig) -> dict[str, object]:
     """The parameters of a run: KEYS as far as they are set, and the kind and weight of each environment."""
     tree = config.model_dump(mode="json")
@@ -58,3 +70,56 @@ def _at(tree: Mapping[str, Any], key: str) -> object:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+def log_datasets(storage: Storage, run: Run, names: list[str], tracking: Tracking) -> None:
+    """Log the questions of the environments with these names, unless MLflow has all that are there."""
+    there = tracking.datasets.names()
+    if not {_name(name, "held_out") for name in names} <= there:
+        tracking.datasets.log([each for each in _datasets(storage, run) if each.name not in there])
+
+
+def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
+    """A split of several environments is one table on the storage; each is a dataset with the digest of that table."""
+    layout = run.layout.data
+    digests = stored.digests(storage, layout) or {}
+    for split in stored.SPLITS:
+        table, key = stored.read(storage, layout, split), layout.split(split)
+        for counted in pc.value_counts(table["environment"]).to_pylist():
+            yield Dataset(
+                name=_name(counted["values"], split),
+                digest=digests[key],
+                uri=storage.uri(key),
+                rows=counted["counts"],
+                context="training" if split == "train" else "evaluation",
+            )
+
+
+def _name(environment: str, split: str) -> str:
+    return f"{environment}/{split}"
+
+
+def identity(run: Run) -> dict[str, str]:
+    """The tags by which a run is found again."""
+    return {RUN_ID: run.run_id, DIGEST: run.config_digest}
+
+
+def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple[dict[str, str], float | None]:
+    """Tags about a run or evaluation and its newest start, without those that nobody knows, and when its first start was.
+
+    The time is in seconds since 1970, and None where nobody can tell it.
+    """
+    known = {"nbrl.recipe": recipe, "nbrl.model": model, "mlflow.source.type": "LOCAL"}
+    known["mlflow.source.name"] = "nbrl"
+    if (starts := first_and_newest(storage, layout)) is None:
+        return known, None
+    first, newest = starts
+    known |= {
+        "mlflow.user": newest.user,
+        "mlflow.source.name": newest.command.partition(" ")[0] or "nbrl",
+        "mlflow.source.git.commit": newest.commit,
+        "nbrl.version": newest.version,
+        "nbrl.host": newest.host,
+        "nbrl.command": newest.command,
+    }
+    return {name: value for name, value in known.items() if value}, first.started

@@ -12,15 +12,15 @@ from nbrl.infra.tracking_address import check_reachable, missing_database
 from nbrl.infra.tracking_models import Version
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import updates_of
-from nbrl.tasks.layout.shared import champion_of
-from nbrl.tasks.runs.beginning import user
-from nbrl.tasks.runs.champions import Champion, missing, weights_digest
+from nbrl.tasks.layout.runs import champion_of
 from nbrl.tasks.runs.checkpoints import checkpoint_folder, used
+from nbrl.tasks.runs.epochs import user
 from nbrl.tasks.runs.history import made_in, read_record
+from nbrl.tasks.runs.pins import Champion, missing, weights_digest
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
-from nbrl.tasks.tracking.facts import RUN_ID, identity
-from nbrl.tasks.tracking.steps import Steps
+from nbrl.tasks.tracking.curves import Steps
+from nbrl.tasks.tracking.parameters import RUN_ID, identity
 
 
 def promote(storage: Storage, name: str, updates: int | None) -> Champion:

@@ -16,7 +16,7 @@ from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.policy_check import check_devices
+from nbrl.tasks.runs.gpu_memory import check_devices
 from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.warmstart.demonstrators.play import Stage

@@ -15,8 +15,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.recipes import load, resumed_config
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 

@@ -11,8 +11,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.subject import run_of, subject_of_run
 from nbrl.tasks.model_folder.source import PolicySettings, check_hub, content_digest, fetch, is_hub_name, lacks
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
-from nbrl.tasks.runs.policy_check import check_learns, check_reads
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.gpu_memory import check_learns, check_reads
+from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 

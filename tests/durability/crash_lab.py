@@ -39,9 +39,9 @@ from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
-from nbrl.tasks.nodes import by_parts
+from nbrl.tasks.nodes import reward
 from nbrl.tasks.rollout import chunks
-from nbrl.tasks.rollout.index import in_order, index_of
+from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
@@ -324,7 +324,7 @@ def child(job: Mapping[str, Any]) -> int:
         death.wrap(S3Blobs, name)
     lease.LEASE_S = job["lease_s"]
     restarts.WAITS_S = (0.0,)
-    by_parts.map_tables = map_here
+    reward.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])

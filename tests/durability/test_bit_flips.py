@@ -15,11 +15,10 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored as data
 from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.errors import RunError
-from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.history import Record, finished, read_record
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run, known_run, stored_config
 from nbrl.tasks.runs.scope import Artifact
-from nbrl.tasks.runs.summary import finished
 from tests.durability.crash_lab import RUN
 
 pytestmark = pytest.mark.process

@@ -29,14 +29,14 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.parse import SEAL, seal
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError
-from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.pins import champions
+from nbrl.tasks.runs.recipes import resumed_config, trusted_config
 from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.results import scores_of
-from nbrl.tasks.runs.resume import resumed_config, trusted_config
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.sweep import sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import nbrl.flows.display.terminal  # noqa: F401  # a console made while a test sets COLUMNS would keep that width
+import nbrl.flows.display.progress  # noqa: F401  # a console made while a test sets COLUMNS would keep that width
 from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from nbrl.flows.display.report import report
+from nbrl.flows.display.pages import report
 from tests.tasks.booked import summary_of
 
 

@@ -11,8 +11,8 @@ from nbrl.flows.cli import completion
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import dotted
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.setting_keys import dotted
 from tests.flows.typed import nbrl
 
 pytestmark = pytest.mark.process

@@ -19,7 +19,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.errors import ServerError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run

@@ -26,7 +26,7 @@ LATE = (
     "nbrl.agent.direct",
     *(f"nbrl.flows.ask.{name}" for name in ("endpoint", "made_files", "question", "replay", "tools", "trained")),
     *(f"nbrl.flows.display.{name}" for name in ("episode", "group", "listing", "save", "trajectory")),
-    *("nbrl.tasks.comparison.overview", "nbrl.tasks.runs.plan", "nbrl.tasks.runs.preflight", "nbrl.tasks.runs.resume"),
+    *("nbrl.tasks.comparison.overview", "nbrl.tasks.runs.plan", "nbrl.tasks.runs.preflight", "nbrl.tasks.runs.recipes"),
     "pandas",  # which pyarrow looks for
 )
 _SERVER = """

@@ -11,12 +11,11 @@ from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.metrics import of
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
-from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.history import Record, Summary
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.results import evaluation_of, keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.runs.summary import Summary
 from tests.flows.test_show import trajectory
 from tests.tasks.storing import stored
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
+from nbrl.tasks.rollout.chunks import in_order
 from nbrl.tasks.rollout.desk import Desk
-from nbrl.tasks.rollout.index import in_order
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.rollout.runner import Runner
 

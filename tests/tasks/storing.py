@@ -7,8 +7,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.parts import DIGEST, INDEX, PART, ROW, parts_of
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.stages import RoundLayout
-from nbrl.tasks.rollout.chunks import write
-from nbrl.tasks.rollout.index import index_of
+from nbrl.tasks.rollout.chunks import index_of, write
 from nbrl.tasks.runs.scope import Artifact
 
 

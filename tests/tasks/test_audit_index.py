@@ -8,7 +8,7 @@ import pytest
 
 from nbrl.infra.parts import parts_of
 from nbrl.infra.storage import Storage
-from nbrl.tasks.audit.indexed import check_index
+from nbrl.tasks.audit.recompute import check_index
 from nbrl.tasks.audit.replay import _inputs_of
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.nodes.rollout import rollout_metrics

@@ -11,9 +11,9 @@ import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import dotted
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.scope import Weights
-from nbrl.tasks.runs.setting_keys import dotted
 from nbrl.tasks.tracking.books import Books, _scores
 from nbrl.tasks.tracking.delivery import Delivery
 from nbrl.tasks.tracking.parameters import KEYS, parameters

@@ -8,10 +8,10 @@ import pytest
 from nbrl.infra.manifest import MANIFEST, write_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.shared import champion_of
-from nbrl.tasks.runs.champions import champion, weights_digest
+from nbrl.tasks.layout.runs import champion_of
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.pins import champion, weights_digest
 from nbrl.tasks.runs.retention import complete, prune
 from nbrl.tasks.tracking.promote import promote
 from tests.tasks.booked import RUN, begun, evaluated, iteration

@@ -8,9 +8,9 @@ import pytest
 
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
-from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.warnings import review
 
 
 def write(path: Path, answers: list[list[str]], first: int = 0) -> Path:

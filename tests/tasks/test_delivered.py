@@ -15,9 +15,9 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.infra.tracking_ui import ui
-from nbrl.tasks.audit.tracking import check_tracking
-from nbrl.tasks.runs.champions import Champion, recorded
+from nbrl.tasks.audit.chain import check_tracking
 from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.pins import Champion, recorded
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.books import Books, deliver
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation

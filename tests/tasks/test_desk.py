@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.rollout import desk as module
+from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.desk import SILENT_S, Desk
-from nbrl.tasks.rollout.index import in_order, index_of
 from nbrl.tasks.rollout.plan import EngineAddress
 
 HERE, THERE = [EngineAddress("here")], [EngineAddress("there")]

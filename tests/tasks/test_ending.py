@@ -8,9 +8,8 @@ import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError, TakenOverError
-from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.ending import SILENT, STOPPED, Ending, ending_of
-from nbrl.tasks.runs.epochs import Epoch
+from nbrl.tasks.runs.epochs import Epoch, without_passwords
 from nbrl.tasks.runs.lease import Lease, last_ending, writing
 from nbrl.tasks.runs.run import Run
 

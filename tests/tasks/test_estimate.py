@@ -9,9 +9,8 @@ import pytest
 
 from nbrl.tasks.model_folder.safetensors_files import weights
 from nbrl.tasks.model_folder.shape import Shape
-from nbrl.tasks.runs import estimate
-from nbrl.tasks.runs.estimate import engine_bytes, in_words, learner_bytes, memory
-from nbrl.tasks.runs.plan import plan
+from nbrl.tasks.runs import plan as plan_module
+from nbrl.tasks.runs.plan import engine_bytes, in_words, learner_bytes, memory, plan
 from nbrl.tasks.runs.recipes import load
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
@@ -26,7 +25,7 @@ SMOLLM2 = {
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "gpus", list)
+    monkeypatch.setattr(plan_module, "gpus", list)
 
 
 def test_the_width_of_a_head_is_known_where_the_configuration_leaves_it_out() -> None:
@@ -71,6 +70,6 @@ def test_sizes_have_three_digits_and_a_unit() -> None:
 
 def test_with_a_lag_kernels_and_gradients_are_alive_together() -> None:
     beside = load("tiny-cpu", ["pipeline.lag=1", "pipeline.uncorrected=true", "sandbox.max_live=1000"])
-    alone, together = (estimate.memory_shares(config) for config in (load("tiny-cpu", ["sandbox.max_live=1000"]), beside))
+    alone, together = (plan_module.memory_shares(config) for config in (load("tiny-cpu", ["sandbox.max_live=1000"]), beside))
     assert alone["everything else"] == together["everything else"]
     assert together["learner"] > alone["learner"]

@@ -11,7 +11,7 @@ import pytest
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.layout.shared import JUDGEMENTS
+from nbrl.tasks.layout.runs import JUDGEMENTS
 from nbrl.tasks.reward.judge.ask import NEUTRAL
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.judge.grades import find, keep, key_of

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.shared import lies_below
+from nbrl.tasks.layout.runs import RunLayout, lies_below
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.results import NodeResult

@@ -12,7 +12,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import MANIFEST, manifest_bytes
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
-from nbrl.tasks.audit.leftovers import leftovers
+from nbrl.tasks.audit.chain import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import RESULT, STATES, TOKEN_LOGPROBS
 from nbrl.tasks.metrics import of

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nbrl.tasks.learner import settings
-from nbrl.tasks.runs import config, estimate, warnings
+from nbrl.tasks.runs import config, plan, warnings
 from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
@@ -15,7 +15,7 @@ from nbrl.tasks.runs.warnings import warnings_of
 @pytest.fixture(autouse=True)
 def free_mb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "available_mb", lambda: 64_000)
-    monkeypatch.setattr(estimate, "gpus", list)
+    monkeypatch.setattr(plan, "gpus", list)
 
 
 def test_a_training_that_needs_more_memory_than_is_free_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from nbrl.tasks.reward.judge.grades import find, key_of
 from nbrl.tasks.reward.judge.prompt import Asked, asked_of
 from nbrl.tasks.reward.judge.settings import GRADES, NEEDED, JudgeSettings
 from nbrl.tasks.reward.rules.rule import RULE, given
-from nbrl.tasks.reward.unscored import check_unscored
+from nbrl.tasks.reward.score import check_unscored
 
 
 async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:

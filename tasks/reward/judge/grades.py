@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.shared import judgement
+from nbrl.tasks.layout.runs import judgement
 from nbrl.tasks.reward.judge.prompt import INSTRUCTIONS, RUBRIC, Asked
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.reward.rules.rule import GRADES

@@ -11,8 +11,8 @@ from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
-from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.recipes import resumed_config
+from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name, known_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.retell import retold

@@ -10,8 +10,7 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.environments.stored import SPLITS
-from nbrl.tasks.evaluation.answers import answers_of
-from nbrl.tasks.evaluation.finish import finish
+from nbrl.tasks.evaluation.answers import answers_of, finish
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.metrics import of

@@ -16,12 +16,11 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.tasks.comparison import sigmoid
 from nbrl.tasks.comparison.compare import Comparison, compare, sides_of
-from nbrl.tasks.comparison.page import page
-from nbrl.tasks.comparison.picture import draw
+from nbrl.tasks.comparison.page import draw, page
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.tracking.evaluations import EVALUATION
-from nbrl.tasks.tracking.facts import identity
+from nbrl.tasks.tracking.parameters import identity
 from tests.tasks.comparison import made
 
 OTHERS = [{"id": f"q{number}", "question": f"Who is {number}?", "answers": [str(number)]} for number in range(4)]

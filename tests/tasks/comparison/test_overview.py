@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nbrl.flows.cli.commands import app
-from nbrl.flows.display.overview import lasted, size
+from nbrl.flows.display.tables import lasted, size
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.comparison.overview import Row, overview

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.tasks.comparison.questions import paired, scores_by_question
+from nbrl.tasks.comparison.figures import paired, scores_by_question
 from tests.tasks.comparison import made
 from tests.tasks.comparison.made import QUESTIONS, answers, questions
 

@@ -4,13 +4,12 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.answers import SCHEMA
-from nbrl.tasks.evaluation.champion import champion_score, unusable_champion
+from nbrl.tasks.evaluation.deliver import champion_score, unusable_champion
 from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
-from nbrl.tasks.layout.runs import EvaluationLayout
-from nbrl.tasks.layout.shared import champion_of
-from nbrl.tasks.runs.champions import Champion
+from nbrl.tasks.layout.runs import EvaluationLayout, champion_of
+from nbrl.tasks.runs.pins import Champion
 from tests.tasks.evaluation.test_scores import row
 
 

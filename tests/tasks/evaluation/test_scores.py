@@ -3,8 +3,7 @@ import pytest
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.tasks.environments.questions import table_of
-from nbrl.tasks.evaluation.answers import SCHEMA, answers_of, question_id
-from nbrl.tasks.evaluation.report import header, markdown, rows
+from nbrl.tasks.evaluation.answers import SCHEMA, answers_of, header, markdown, question_id, rows
 from nbrl.tasks.evaluation.scores import by_question, majority, metrics, question_scores, scores, success
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary

@@ -14,7 +14,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.rollout import chunks
-from nbrl.tasks.rollout.index import index_of
+from nbrl.tasks.rollout.chunks import index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs.epochs import Epoch
 from nbrl.tasks.runs.recipes import load

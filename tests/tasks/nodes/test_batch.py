@@ -9,7 +9,7 @@ import pytest
 
 from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.nodes import by_parts
+from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.advantage import advantage, advantage_table
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.select import select
@@ -26,7 +26,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
         return pa.concat_tables([function(table, *arguments) for table in tables])
 
-    monkeypatch.setattr(by_parts, "map_tables", mapped)
+    monkeypatch.setattr(reward, "map_tables", mapped)
 
 
 def rewards(made: Services, groups: dict[str, list[float]], round_: int = 0, failed: str = "") -> Artifact:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.parts import DIGEST, PART, ROW
-from nbrl.tasks.nodes import by_parts
-from nbrl.tasks.nodes.by_parts import over_parts
-from nbrl.tasks.rollout import index as module
-from nbrl.tasks.rollout.index import blocks_of
+from nbrl.tasks.nodes import reward
+from nbrl.tasks.nodes.reward import over_parts
+from nbrl.tasks.rollout import chunks as module
+from nbrl.tasks.rollout.chunks import blocks_of
 
 
 def index(parts: list[int]) -> pa.Table:
@@ -45,6 +45,6 @@ def test_the_result_is_in_the_order_of_the_index(parts: list[int]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_ROWS", 4)
-        patch.setattr(by_parts, "map_tables", mapped)
+        patch.setattr(reward, "map_tables", mapped)
         found = over_parts(index(parts), named, ("!",), "trajectory")
     assert found["said"].to_pylist() == [f"{number}!" for number in range(len(parts))]

@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
-from nbrl.tasks.audit.evaluations import check_evaluation
-from nbrl.tasks.audit.recompute import same
-from nbrl.tasks.audit.rescore import rescored
+from nbrl.tasks.audit.chain import check_evaluation
+from nbrl.tasks.audit.recompute import rescored, same
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.layout.shared import JUDGEMENTS
-from nbrl.tasks.nodes import by_parts
+from nbrl.tasks.layout.runs import JUDGEMENTS
+from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
@@ -38,7 +37,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
         return pa.concat_tables([function(table, *arguments) for table in tables])
 
-    monkeypatch.setattr(by_parts, "map_tables", mapped)
+    monkeypatch.setattr(reward_node, "map_tables", mapped)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from nbrl.tasks.metrics import reduce
-from nbrl.tasks.nodes.spent import gpus_of, metrics
+from nbrl.tasks.nodes.durable import gpus_of, metrics
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact
 

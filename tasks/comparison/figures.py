@@ -1,6 +1,6 @@
-"""Which questions two evaluations share, and how their scores on those differ."""
+"""Figures that runs are compared by: what they cost, and their success question by question."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from nbrl.tasks.evaluation.answers import question_id
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Difference, difference
+from nbrl.tasks.runs.history import Record
+
+NOT_NODES = ("overhead", "overhead_share")
 
 
 class Question(NamedTuple):
@@ -58,3 +61,46 @@ def paired(first: tuple[str, Mapping[Question, float]], second: tuple[str, Mappi
     found = difference([one[each] for each in common], [two[each] for each in common]) if common else None
     rest = (len(one) - len(common), len(two) - len(common))
     return Pair(first=first[0], second=second[0], common=len(common), other=rest, difference=found)
+
+
+class Cost(BaseModel):
+    """Wall, processor and GPU seconds are by node; `iteration` is the wall time of whole iterations.
+
+    Held-out evaluations of a run are not in it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    iterations: int | None
+    trajectories: int
+    sampled_tokens: int
+    seconds: dict[str, float]
+    processor_seconds: dict[str, float]
+    gpu_seconds: dict[str, float]
+
+
+def cost_of(records: Sequence[Record]) -> Cost:
+    """That of these iterations."""
+    return Cost(
+        iterations=len(records),
+        trajectories=int(sum(record.metrics.get("rollout/trajectories", 0.0) for record in records)),
+        sampled_tokens=int(sum(map(tokens_of, records))),
+        seconds=_by_node(records, "time/"),
+        processor_seconds=_by_node(records, "cpu/"),
+        gpu_seconds=_by_node(records, "gpu/"),
+    )
+
+
+def tokens_of(record: Record) -> float:
+    """Tokens that the policy sampled in an iteration, in all its rounds."""
+    return record.metrics.get("rollout/sampled_tokens", 0.0)
+
+
+def _by_node(records: Iterable[Record], prefix: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for record in records:
+        for name, value in record.metrics.items():
+            node = name.removeprefix(prefix)
+            if name.startswith(prefix) and node not in NOT_NODES:
+                found[node] = found.get(node, 0.0) + value
+    return found
