@@ -40,7 +40,7 @@ def test_the_holder_ends_leaves_no_mark_and_the_run_is_free(storage: Storage, ru
 
     async def both() -> None:
         async with writing(run, storage, False, said.append):
-            await asyncio.gather(asyncio.to_thread(ending.stop, storage, run.layout, said.append), asyncio.sleep(60))
+            await asyncio.gather(asyncio.to_thread(stop.stop, storage, run.layout, said.append), asyncio.sleep(60))
 
     began = time.monotonic()
     with pytest.raises(StoppedError, match="was stopped by `nbrl stop`"):

@@ -168,7 +168,6 @@ def test_what_an_interrupted_order_left_is_replaced(policy: Path, tmp_path: Path
         "hf",
         "logprobs.parquet",
         "manifest.json",
-        "order.json",
         "result.json",
         "state",
     ]
