@@ -10,14 +10,13 @@ from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.context.view import Request, read_requests
 from nbrl.agent.errors import AgentError, RefusedError
 from nbrl.agent.grammar import Malformed
-from nbrl.agent.kernel import Kernel
+from nbrl.agent.kernel import Kernel, Watcher
 from nbrl.agent.messages import observe
 from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.tools.base import Toolbox, describe
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory
-from nbrl.agent.watcher import Watcher
 
 
 @dataclass(frozen=True)

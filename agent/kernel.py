@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from nbrl.agent.trajectory import Output
+from nbrl.agent.trajectory import Output, Step
 
 
 @dataclass(frozen=True)
@@ -22,3 +22,16 @@ class Kernel(Protocol):
     """
 
     async def execute(self, code: str, timeout: float, told: str = "") -> CellResult: ...
+
+
+class Watcher(Protocol):
+    """Called by the loop at each step, `index` from 0. The methods must be quick and must not raise."""
+
+    def asked(self, index: int, tokens: int) -> None:
+        """The policy is asked for an action after a prompt of `tokens` tokens."""
+
+    def acted(self, index: int, step: Step) -> None:
+        """The action was sampled; its cell has not run yet, and does not run if the action is malformed."""
+
+    def observed(self, index: int, step: Step) -> None:
+        """The step is complete."""

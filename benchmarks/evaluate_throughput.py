@@ -24,7 +24,7 @@ from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.evaluation.answers import answers_of

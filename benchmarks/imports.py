@@ -1,6 +1,6 @@
 """Processor seconds that the imports of nbrl's large processes take, with Python's garbage collector as it is and as nbrl has it.
 
-nbrl's command collects rarely; Prefect's server, ranks and the engine import without collections (infra/process/garbage.py, and
+nbrl's command collects rarely; Prefect's server, ranks and the engine import without collections (infra/process/identity.py, and
 launch.py of the engine). Each import is a new process; the two ways take turns, and what is printed of each are medians and the
 median of the rounds' ratios.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from hardware import cpu_machine
 
 ENGINE = Path(__file__).resolve().parents[1] / ".venv-engine/bin/python"
-RARELY = "from nbrl.infra.process.garbage import collect_rarely\ncollect_rarely()"
+RARELY = "from nbrl.infra.process.identity import collect_rarely\ncollect_rarely()"
 NEVER = "import gc\ngc.disable()"
 PROCESSES = {
     "command": (sys.executable, "nbrl.flows.train", RARELY),

@@ -38,10 +38,8 @@ from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.examples import Example, TreeNode
 from nbrl.tasks.learner.batch.tree import Forest
-from nbrl.tasks.learner.model.load import load_sharded
-from nbrl.tasks.learner.model.sharding import Layers
-from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.model.load import Layers, load_sharded
+from nbrl.tasks.learner.process.ranks import Ranks, Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes

@@ -27,9 +27,8 @@ from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import DIFFERING, Changes, as_overrides, digest
 from nbrl.tasks.runs.preflight import preflight
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load, resumed_config, trusted_config
-from nbrl.tasks.runs.run import checked_name, unknown
+from nbrl.tasks.runs.run import Prepared, checked_name, unknown
 
 ROOT = ".nbrl/storage"
 NAMED = 40  # characters of a model's name in that of its evaluation

@@ -19,15 +19,13 @@ from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.errors import PrepareError
 from nbrl.tasks.prepare.card import Card, finished, write
-from nbrl.tasks.prepare.difficulty import difficulty
 from nbrl.tasks.prepare.endpoint import asker
-from nbrl.tasks.prepare.rate import rate
+from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
-from nbrl.tasks.prepare.source_files import read_evaluation
 from nbrl.tasks.prepare.stages import REPLIES, Made, Stages, check_whole, identity, opened
-from nbrl.tasks.prepare.unify import unify
+from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.services.progress import Progress, timed
 

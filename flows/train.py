@@ -16,7 +16,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
-from nbrl.tasks.nodes.summarise import summarise
+from nbrl.tasks.nodes.evaluate import summarise
 from nbrl.tasks.runs import epochs
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
@@ -33,11 +33,10 @@ from nbrl.tasks.runs.history import (
 )
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
-from nbrl.tasks.runs.run import checked_name, new_name, opened
+from nbrl.tasks.runs.run import Prepared, checked_name, new_name, opened
 from nbrl.tasks.runs.sweep import sweep
 from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress

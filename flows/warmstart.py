@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from nbrl.flows.display.progress import ProgressDisplay, err
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.learner.driver.handle import LearnerHandle
@@ -23,8 +23,7 @@ from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.warmstart.fresh.model import make_folder
 from nbrl.tasks.warmstart.orders import digest_of, make_plan, order_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.stage import held_out, stages_of
-from nbrl.tasks.warmstart.start import start_folder
+from nbrl.tasks.warmstart.start import held_out, stages_of, start_folder
 from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder, opened
 
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
@@ -218,3 +219,18 @@ def _named(lock: IO[str]) -> bool:
         return os.fstat(lock.fileno()).st_ino == os.stat(lock.name).st_ino
     except FileNotFoundError:
         return False
+
+
+@dataclass(frozen=True)
+class PlacedFolder:
+    """At `place`: a path that every machine has, or the key of a folder of the `storage`."""
+
+    place: str
+    storage: Storage | None = None
+
+    def lease(self, cache: NodeCache, part: str = "") -> Lease:
+        """The folder on this machine, or of it only the subfolder `part`. Raises StorageError if it cannot be had."""
+        return Lease(Path(self.place)) if self.storage is None else cache.lease(self.storage, self.place, part)
+
+    def __str__(self) -> str:
+        return self.place if self.storage is None else self.storage.uri(self.place)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.shared import wait_until_healthy
-from nbrl.infra.ray_worker import setup
+from nbrl.infra.ray_data import setup
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-ray-"

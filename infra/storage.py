@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.infra.azure_blobs import AzureBlobs
+from nbrl.infra.arrow_files import INDEX, PART, joined
 from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
-from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
 from nbrl.infra.parse import seal, unseal
-from nbrl.infra.parts import INDEX, PART, joined
 from nbrl.infra.paths import NotRegularError, expanded
-from nbrl.infra.s3_blobs import S3Blobs
+from nbrl.infra.s3_blobs import AzureBlobs, GsBlobs, S3Blobs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +191,7 @@ class Storage:
         return joined(self.read_index(key, digest), self._parquet) if key.endswith(INDEX) else self._parquet(key, digest)
 
     def read_index(self, key: str, digest: str = "") -> "pa.Table":
-        """The index of a table in parts, without its parts, which lie below the folder of its run; see nbrl.infra.parts."""
+        """The index of a table in parts, without its parts, which lie below the folder of its run; see nbrl.infra.arrow_files."""
         index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:-1][:2])
         for part in index[PART].unique().to_pylist() if PART in index.column_names else ():
             if not (isinstance(part, str) and part.startswith(f"{folder}/" if folder else "") and ".." not in part.split("/")):

@@ -13,8 +13,7 @@ from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.http.client import RETRIED, EncodingError, Retry, TooLargeError, body, check_address, retry_after
 from nbrl.agent.messages import Prompt, storable
-from nbrl.agent.policies.chat_messages import chat_messages
-from nbrl.agent.policies.completion import Completion, fault, read
+from nbrl.agent.policies.completion import Completion, chat_messages, fault, read
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN

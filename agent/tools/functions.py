@@ -12,7 +12,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.tools import kinds
+from nbrl.agent.tools import names
 from nbrl.agent.tools.base import Parameter
 from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
@@ -34,7 +34,7 @@ class FunctionTool:
         if not self.summary:
             raise ToolError(f"the tool {self.name} has no docstring; say what it does, the agent reads it")
         hints = get_type_hints(function, include_extras=True)
-        self.returns = kinds.of_annotation(hints["return"]) if "return" in hints else ""
+        self.returns = names.of_annotation(hints["return"]) if "return" in hints else ""
         parameters = [_parameter(self.name, each, hints, helps) for each in inspect.signature(function).parameters.values()]
         self.parameters = tuple(sorted(parameters, key=lambda parameter: not parameter.required))
         self._function, self._async = function, inspect.iscoroutinefunction(function)
@@ -102,7 +102,7 @@ def _parameter(tool_name: str, each: inspect.Parameter, hints: dict[str, Any], h
         raise ToolError(f"the tool {tool_name} takes {each}; a tool's parameters are named one by one")
     if each.name not in hints:
         raise ToolError(f"the parameter {each.name} of the tool {tool_name} has no type; annotate it")
-    kind, text = kinds.of_annotation(hints[each.name]), helps.get(each.name, "")
+    kind, text = names.of_annotation(hints[each.name]), helps.get(each.name, "")
     if each.default is each.empty:
         return Parameter(each.name, each.name, kind, text)
     if not _is_literal(each.default):

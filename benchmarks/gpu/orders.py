@@ -14,7 +14,7 @@ from tree_update import OBSERVED, PROMPT, SAMPLED, TAIL
 
 from gpu.row import Given
 from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.learner import Learner

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.kernel import Watcher
 from nbrl.agent.messages import with_files
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.policies.recorded import RecordedPolicy
@@ -18,7 +19,6 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.agent.watcher import Watcher
 from nbrl.flows.ask.endpoint import Endpoint, connect
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings

@@ -12,8 +12,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, cancel_on_term, guard
-from nbrl.flows.cli.options import Trust
-from nbrl.flows.cli.stored import storage_at
+from nbrl.flows.cli.stored import Trust, storage_at
 from nbrl.flows.display.progress import err, out, plain, say
 
 NOT_ANSWERED = 3

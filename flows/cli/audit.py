@@ -8,8 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import Set, Trust
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import Root, Set, Trust, storage_at
 from nbrl.flows.display.progress import err, out, say
 
 if TYPE_CHECKING:

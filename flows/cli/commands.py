@@ -14,13 +14,12 @@ from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
-from nbrl.flows.cli.options import HOME, Home, Set, checked_home
 from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.promote import promote
 from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.serve import serve
 from nbrl.flows.cli.show import runs, show
-from nbrl.flows.cli.stored import Root, export, storage_at
+from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, export, storage_at
 from nbrl.flows.cli.train import train
 from nbrl.flows.cli.warmstart import distill, warmstart
 from nbrl.flows.display.progress import out
@@ -84,7 +83,7 @@ def doctor(
 
     def work() -> bool:
         with Importing():
-            from nbrl.flows.cli.doctor import checkup
+            from nbrl.flows.cli.data import checkup
             from nbrl.tasks.runs.recipes import load
 
         good = True

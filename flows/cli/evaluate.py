@@ -6,9 +6,8 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import Set, TakeOver, Trust, root_flag
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Root
+from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
 from nbrl.flows.display.progress import out, plain
 
 KEY = "environment variable that holds the key of the server of "

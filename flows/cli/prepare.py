@@ -9,8 +9,8 @@ from rich.table import Table
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.cli.stored import HOME, Home, checked_home
 from nbrl.flows.display.progress import out, plain, say
 from nbrl.infra.paths import expanded
 

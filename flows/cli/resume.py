@@ -7,8 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import Importing
-from nbrl.flows.cli.options import Restarts, Set, TakeOver, Trust, with_restarts
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import Restarts, Root, Set, TakeOver, Trust, storage_at, with_restarts
 from nbrl.flows.cli.train import train_run
 
 

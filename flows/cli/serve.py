@@ -9,8 +9,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import HOME, Home, Set, checked_home
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
 from nbrl.flows.display.progress import err, out
 
 if TYPE_CHECKING:

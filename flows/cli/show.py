@@ -140,9 +140,8 @@ def _show(
     html: Path | None,
 ) -> None:
     with Importing():
-        from nbrl.flows.display.group import side_by_side
         from nbrl.flows.display.listing import find, listing
-        from nbrl.flows.display.trajectory import put, render, save, writable
+        from nbrl.flows.display.trajectory import put, render, save, side_by_side, writable
         from nbrl.tasks.runs.kept import fitting
 
     with fitting(run):

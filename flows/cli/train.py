@@ -7,8 +7,8 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.cli.stored import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.display.progress import out, say
 
 

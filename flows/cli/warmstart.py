@@ -8,9 +8,8 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import Importing, guard
-from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
 from nbrl.flows.display.progress import out
 from nbrl.infra.paths import expanded
 
@@ -72,7 +71,7 @@ def warmstart(
 
 def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool, begun: list[bool]) -> None:
     from nbrl.tasks.warmstart.orders import check, describe
-    from nbrl.tasks.warmstart.stage import training_of
+    from nbrl.tasks.warmstart.start import training_of
 
     training = training_of(settings, storage)
     check(settings, training, storage, target, Path(home))

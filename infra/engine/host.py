@@ -7,8 +7,7 @@ from pathlib import Path
 from nbrl.infra.engine.command import AdapterRoom, Door, Member
 from nbrl.infra.engine.server import EngineServer, launch, probed_host, wait
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.process.child import free_port
 from nbrl.infra.process.identity import here
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nbrl.infra.gpu import gpus
-from nbrl.infra.placement import Resources
+from nbrl.infra.ray_data import Resources
 
 
 class EngineSettings(BaseModel):

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.parts import DIGEST, PART, ROW
+from nbrl.infra.arrow_files import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
-from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
 from nbrl.tasks.nodes.select import selected
+from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.environments import nested
-from nbrl.tasks.environments.attachments import attached_column, expected_columns
 from nbrl.tasks.environments.csv_table import whole_texts
 from nbrl.tasks.environments.json_table import Convert, Number
-from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, attached_column, check, expected_columns
 from nbrl.tasks.environments.stored import FETCHED, TESTED, tested_column
 from nbrl.tasks.environments.tables import is_text, plain, read_table
 from nbrl.tasks.errors import ConfigError, did_you_mean

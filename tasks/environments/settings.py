@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
+from nbrl.tasks.environments.environment import WorldEnvironment
 from nbrl.tasks.environments.kinds.gym import GymEnvironment
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment

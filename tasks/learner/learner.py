@@ -19,15 +19,12 @@ from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.hugging_face import Rounding
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
-from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
+from nbrl.tasks.learner.model.load import Adapters, Layers, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
-from nbrl.tasks.learner.model.sharding import Layers
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.learner.process.devices import set_determinism
-from nbrl.tasks.learner.process.ranks import Ranks, give_back
-from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.process.ranks import Ranks, Timer, give_back, set_determinism
 from nbrl.tasks.learner.proof import Proof, ProofSequence
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step import proving

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.infra.gpu import computes_in_bfloat16
-from nbrl.infra.placement import Resources
+from nbrl.infra.ray_data import Resources
 
 Old = Annotated[
     Literal["trainer", "engine", "interpolated"],

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from nbrl.tasks.learner.checkpoint.sharded_state import Writing
 from nbrl.tasks.learner.checkpoint.shelf import Shelf
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
-from nbrl.tasks.learner.process.ranks import Ranks, give_back
-from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.process.ranks import Ranks, Timer, give_back
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 
 Made = TypeVar("Made")

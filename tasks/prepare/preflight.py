@@ -13,9 +13,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.endpoint import key_of
 from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
-from nbrl.tasks.prepare.source_files import read_evaluation
 from nbrl.tasks.prepare.stages import check_folder, identity
-from nbrl.tasks.prepare.unify import unify
+from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.reward.rules.rule import CODE, FILES, JUDGE
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import from_settings

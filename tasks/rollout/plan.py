@@ -10,8 +10,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
-from nbrl.infra.node_cache import NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.settings import RolloutSettings

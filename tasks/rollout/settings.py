@@ -5,7 +5,7 @@ from itertools import pairwise
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.agent.tools.settings import ToolSettings
-from nbrl.infra.placement import Resources
+from nbrl.infra.ray_data import Resources
 
 
 class HorizonSettings(BaseModel):

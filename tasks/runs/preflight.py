@@ -28,9 +28,8 @@ from nbrl.tasks.reward.rules.rule import OWN
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
 from nbrl.tasks.runs.gpu_memory import check_fits
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Kind, check_continues, find_run
+from nbrl.tasks.runs.run import Kind, Prepared, check_continues, find_run
 
 SHOWN_CHARS = 300  # of a library's message
 PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.storage import Storage
@@ -19,12 +19,44 @@ from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.epochs import others_began
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.trust import remember
 
 Kind = Literal["runs", "evaluations"]
 DIGITS = 20  # shown of another format's number
 FORMAT: Literal[1] = 1  # of all that is stored of a run or an evaluation
+
+
+class Prepared(BaseModel):
+    """A configuration that passed preflight, and until it is on storage what its environments gave then.
+
+    `questions` is the folder on storage of another run's questions, where they are taken from there.
+
+    The tables are private: Prefect records the parameters of a flow, and of these the settings alone.
+    """
+
+    config: RunConfig
+    questions: str = ""
+    _tables: Mapping[str, Tables] | None = PrivateAttr(None)
+
+    @classmethod
+    def of(cls, config: RunConfig, tables: Mapping[str, Tables] | None, questions: str = "") -> "Prepared":
+        made = cls(config=config, questions=questions)
+        made._tables = tables
+        return made
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+        return {"type": "object"}  # Prefect asks when a flow is imported, and that of all settings would take half a second
+
+    @property
+    def tables(self) -> Mapping[str, Tables] | None:
+        """What each environment gave; None if that was on storage already, or has been taken."""
+        return self._tables
+
+    def take(self) -> Mapping[str, Tables] | None:
+        """The tables, for the last time: they may be large, and a run lasts long."""
+        taken, self._tables = self._tables, None
+        return taken
 
 
 class Run(BaseModel):

@@ -11,7 +11,7 @@ from nbrl.infra.engine.actor import EnginePlace, EnginePlan, start_actors
 from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import Member
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.services.concurrently import all_of

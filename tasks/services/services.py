@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from nbrl.infra.manifest import MANIFEST, manifest_bytes
-from nbrl.infra.node_cache import NodeCache
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.checkpoints import initial_policy, initial_texts

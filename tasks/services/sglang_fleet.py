@@ -14,7 +14,7 @@ from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import MEMORY_SAVER
 from nbrl.infra.engine.weight_group import Comparison
 from nbrl.infra.errors import EngineError, InfraError, PlaceError, PublishError
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.process.shared import Budget
 from nbrl.tasks.errors import BrokenInvariantError, UpdateError
 from nbrl.tasks.learner.proof import ProofSequence

@@ -15,9 +15,8 @@ from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
-from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.paths import scratch
-from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
@@ -26,7 +25,7 @@ from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.learner.process.devices import on_cuda
+from nbrl.tasks.learner.process.ranks import on_cuda
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -49,14 +48,13 @@ from nbrl.tasks.services.concurrently import (
     watched,
 )
 from nbrl.tasks.services.engine import Served
-from nbrl.tasks.services.fleet import EndpointFleet, EngineFleet
+from nbrl.tasks.services.fleet import EndpointFleet, EngineFleet, WeightBroadcast
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services, Training, place
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
-from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery

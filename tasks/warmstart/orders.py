@@ -22,8 +22,7 @@ from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
 from nbrl.tasks.warmstart.sources.source import Found
-from nbrl.tasks.warmstart.stage import check_environments
-from nbrl.tasks.warmstart.start import check_start, start_digest
+from nbrl.tasks.warmstart.start import check_environments, check_start, start_digest
 from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, WorkFolder, check_free, unfinished
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 

@@ -10,10 +10,9 @@ from nbrl.tasks.layout.runs import NAME
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
 from nbrl.tasks.warmstart.fresh.tokenizer import FreshModel
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
-from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
+from nbrl.tasks.warmstart.sources.gym import GymDemonstrations, SumsDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations
-from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
 from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
 
 Demonstrations = Annotated[

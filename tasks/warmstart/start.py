@@ -1,18 +1,29 @@
 """The model that a warm start begins from."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
+from nbrl.agent.context.context import check_room
+from nbrl.agent.errors import AgentError
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.base import Tool, describe
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.library import Equipment, Library
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.environments.environment import Tables
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import run_of, subject_of_run
 from nbrl.tasks.model_folder.source import PolicySettings, check_hub, content_digest, fetch, is_hub_name, lacks
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_learns, check_reads
-from nbrl.tasks.runs.recipes import resumed_config
+from nbrl.tasks.runs.recipes import load, resumed_config
+from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 
@@ -66,3 +77,59 @@ def _policy(start: str) -> PolicySettings:
     raise ConfigError(
         f"there is no model {start!r}: give a Hugging Face folder, owner/name on the hub, or RUN or RUN@N of the root"
     )
+
+
+def stages_of(
+    training: RunConfig, told: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
+) -> dict[str | None, Stage]:
+    """A stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several none.
+
+    `loaded` is what the environments gave. Raises ConfigError if the model's tokenizer, the tools or an environment do not suit
+    the agent.
+    """
+    try:
+        tokenizer = ChatTokenizer.load(model, training.agent)
+        only = next(iter(training.environments)) if len(training.environments) == 1 else ""
+        return {name: _stage(training, name or only, loaded, tokenizer, cancelled) for name in told}
+    except AgentError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _stage(
+    training: RunConfig, environment: str, loaded: Mapping[str, Tables], tokenizer: ChatTokenizer, cancelled: Event
+) -> Stage:
+    tools = asyncio.run(_tools(training, environment, loaded[environment])) if environment else ()
+    instruction = training.environments[environment].prompt if environment else ""
+    check_room(tokenizer, training.agent, describe(tools), instruction)
+    return Stage(training.agent, tokenizer, tools, instruction, environment, cancelled)
+
+
+def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:
+    """The configuration of the training's recipe or run. Raises ConfigError if there is none."""
+    if (run := settings.training_run) is not None:
+        return resumed_config(storage, run, [])
+    return load(settings.training)
+
+
+def held_out(loaded: Mapping[str, Tables]) -> frozenset[str]:
+    """The questions on which the training is evaluated: none may be demonstrated."""
+    return frozenset(question for tables in loaded.values() for question in tables.held_out["question"].to_pylist())
+
+
+def check_environments(settings: WarmstartSettings, training: RunConfig) -> None:
+    """Raises ConfigError if a source names an environment that the training does not have."""
+    for place, source in settings.sources.items():
+        if source.environment is not None and source.environment not in training.environments:
+            others = did_you_mean(source.environment, list(training.environments))
+            raise ConfigError(f"{place}.environment {source.environment!r} is none of the training's; {others}")
+
+
+async def _tools(training: RunConfig, environment: str, tables: Tables) -> tuple[Tool, ...]:
+    """The tools of an environment, to be described; none is called."""
+    passages, settings = tables.corpus["passage"].to_pylist(), training.environments[environment]
+    library = Library(training.rollout.tools, {environment: Equipment(Corpus.in_memory(passages), settings.tools)})
+    await library.open()
+    try:
+        return tuple(library.tools(environment, ""))
+    finally:
+        await library.close()

@@ -17,8 +17,7 @@ from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
-from nbrl.agent.policies.chat_messages import chat_messages
-from nbrl.agent.policies.completion import BROKEN
+from nbrl.agent.policies.completion import BROKEN, chat_messages
 from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.settings import AgentSettings

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from nbrl.agent.trajectory import ROOT, Node
-from nbrl.tasks.advantage.estimate import discounted_returns, reinforce_pp, whiten
-from nbrl.tasks.advantage.gae import gae
+from nbrl.tasks.advantage.estimate import discounted_returns, gae, reinforce_pp, whiten
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets

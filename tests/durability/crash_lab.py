@@ -31,8 +31,7 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import train as train_module
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.node_cache import NodeCache
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
@@ -47,9 +46,8 @@ from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.history import newest_policy
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.run import Prepared, Run
 from nbrl.tasks.services import restarts
 from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.services.progress import Progress

@@ -10,8 +10,7 @@ from nbrl.infra.engine.command import AdapterRoom, Door
 from nbrl.infra.engine.host import EngineHost
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
-from nbrl.infra.node_cache import NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.services.engine import Served, adapters_of
 

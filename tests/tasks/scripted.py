@@ -14,7 +14,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.rollout import samplers

@@ -6,15 +6,16 @@ from nbrl.tasks.advantage.estimate import (
     discounted_returns,
     dr_grpo,
     estimate,
+    gae,
     grpo,
     max_rl,
     reinforce_pp,
     reinforce_pp_baseline,
     rloo,
+    token_gae,
 )
-from nbrl.tasks.advantage.gae import gae, token_gae
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.nodes.advantage import advantage_table, nothing_to_gain, reward_table
+from nbrl.tasks.nodes.update import advantage_table, nothing_to_gain, reward_table
 
 ROWS = [
     {"trajectory": "x", "group": "a", "step_rewards": [0.1, 0.9]},

@@ -16,7 +16,7 @@ import pytest
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import corpora
 from nbrl.tasks.rollout.corpora import open_corpus

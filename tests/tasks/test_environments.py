@@ -10,8 +10,7 @@ import pytest
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
-from nbrl.tasks.environments.environment import Environment
-from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
+from nbrl.tasks.environments.environment import Environment, WorldEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout

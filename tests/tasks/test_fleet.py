@@ -15,7 +15,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.settings import EngineSettings, headers
 from nbrl.infra.errors import EngineError, PlaceError
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.services import sglang_fleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.sglang_fleet import SglangFleet

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from nbrl.agent.trajectory import Status, from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
-from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
+from nbrl.tasks.environments.environment import WorldEnvironment
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.rollout.plan import EnvironmentPlan

@@ -14,7 +14,7 @@ from nbrl.agent.trajectory import Node, Status, Trajectory, from_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out

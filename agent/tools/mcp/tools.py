@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.http.json_service import ServiceError
-from nbrl.agent.tools import kinds
+from nbrl.agent.tools import names
 from nbrl.agent.tools.base import Parameter
 from nbrl.agent.tools.mcp.schema import checker, local
 from nbrl.agent.tools.mcp.session import McpSession
@@ -100,4 +100,4 @@ def _parameters(schema: dict[str, Any]) -> tuple[Parameter, ...]:
 def _parameter(name: str, key: str, schema: Any, required: bool) -> Parameter:
     words = schema.get("description") if isinstance(schema, dict) else None
     words = " ".join(words.split())[:HELP_CHARS] if isinstance(words, str) else ""
-    return Parameter(name, key, kinds.of_schema(schema), words, required)
+    return Parameter(name, key, names.of_schema(schema), words, required)

@@ -12,9 +12,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from nbrl.infra.parse import json_value
-from nbrl.tasks.environments.attachments import attach
 from nbrl.tasks.environments.environment import Environment, Tables
-from nbrl.tasks.environments.questions import CORPUS_SCHEMA, check, table_of
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, attach, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.own import Question, Tasks
 from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES

@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.driver.mailbox import Answer
+from nbrl.tasks.learner.driver.ranks import Answer
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import Order, Result, UpdateOrder

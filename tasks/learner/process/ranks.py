@@ -1,7 +1,10 @@
 """The ranks of a learner: every one executes the same orders in the same sequence."""
 
 import ctypes
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, Self, TypeVar, cast
 
@@ -11,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError, StorageError
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.settings import UpdateSettings
 
 Value = TypeVar("Value")
 
@@ -76,3 +80,78 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
     else:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
+    """Whether every rank uses one of the Ray cluster's `gpus`; more can appear only if the cluster `grows`.
+
+    Raises UpdateError for settings that act only with a GPU, and if ranks would wait for GPUs in vain or leave them idle.
+    """
+    if settings.device == "cpu" or (settings.device == "auto" and not gpus):
+        if settings.offload:
+            raise UpdateError(
+                f"update.offload {', '.join(settings.offload)} moves state from a GPU to the host, "
+                "but the learner runs on the CPU: leave it out, or add GPUs"
+            )
+        return False
+    if settings.dtype == "float64":
+        raise UpdateError(
+            "update.dtype float64 has no attention kernel on a GPU: use float32 or bfloat16, or set update.device to cpu"
+        )
+    if gpus < settings.workers and not (grows and settings.device == "cuda"):
+        raise UpdateError(
+            f"update.workers {settings.workers} need a GPU each, and there are {gpus:g}: lower update.workers, "
+            f"or set update.device to cpu"
+        )
+    return True
+
+
+def set_determinism(on: bool) -> None:
+    """Let the whole process use only operations that give the same bits each time; operations without such a form raise.
+
+    On CUDA it must come before the first matrix product, which reads cuBLAS's workspace from the environment.
+    """
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False
+
+
+class Timer:
+    """Seconds by phase since the last `begin`: on a GPU those between marks in its queue, so that nothing waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self.begin()
+
+    def begin(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._marks: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._began = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if self._on_gpu:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            yield
+            last.record()
+            self._marks.append((name, first, last))
+        else:
+            started = time.perf_counter()
+            yield
+            self._add(name, time.perf_counter() - started)
+
+    def metrics(self) -> dict[str, float]:
+        """`seconds/<phase>` of every phase so far, and `seconds/total`; waits for what a GPU still does."""
+        if self._marks:
+            torch.cuda.synchronize()
+            for name, first, last in self._marks:
+                self._add(name, first.elapsed_time(last) / 1000)
+            self._marks = []
+        seconds = {f"seconds/{name}": value for name, value in self._seconds.items()}
+        return seconds | {"seconds/total": time.perf_counter() - self._began}
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds

@@ -11,8 +11,7 @@ from torch import Tensor
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.losses.losses import mean_within
-from nbrl.tasks.learner.losses.tis import kl
+from nbrl.tasks.learner.losses.losses import kl, mean_within
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.estimates import explained_variance, make
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from nbrl.tasks.advantage.estimate import by_ability, discounted_returns, estimate, whiten
-from nbrl.tasks.advantage.gae import gae, token_gae
+from nbrl.tasks.advantage.estimate import by_ability, discounted_returns, estimate, gae, token_gae, whiten
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch

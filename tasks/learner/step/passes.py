@@ -14,12 +14,10 @@ from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import Forest, PackedTree
 from nbrl.tasks.learner.model.lora import Unadapted
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
-from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.process.ranks import Ranks, Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants, compute_constants
-from nbrl.tasks.learner.step.metrics import SQUARE, WEIGHT, MetricSums, ess_share
-from nbrl.tasks.learner.step.objective import critic_loss, policy_loss
+from nbrl.tasks.learner.step.objective import SQUARE, WEIGHT, MetricSums, critic_loss, ess_share, policy_loss
 from nbrl.tasks.metrics import Metric, of
 
 

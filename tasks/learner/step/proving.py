@@ -8,18 +8,61 @@ import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch import Tensor
 
+from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
-from nbrl.tasks.learner.batch.proof_actions import path_of, proof_actions
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest, chain
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.proof import Mismatch, ProofSequence
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.seeds import derive_seed
+
+PROOF_TOKENS = 2048  # unique tokens to forward, prompts included
+PROOF_TARGETS = 512  # sampled tokens to judge
+
 
 TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))])
+
+
+def proof_actions(forest: Forest, seed: int) -> list[int]:
+    """Numbers of some actions, all of one trajectory after another in an order that `seed` decides.
+
+    Those that fit into PROOF_TOKENS, until they have PROOF_TARGETS; the first one always, so that there is something to judge.
+    """
+    by_example: dict[int, list[int]] = {}
+    for number, action in enumerate(forest.actions):
+        by_example.setdefault(action.example, []).append(number)
+    examples = list(by_example)
+    chosen: list[int] = []
+    nodes: set[int] = set()
+    tokens = targets = 0
+    for place in np.random.default_rng(derive_seed(seed, "proof")).permutation(len(examples)):
+        for number in by_example[examples[place]]:
+            new = set(_path(forest, number)) - nodes
+            size = sum(len(forest.ids[node]) for node in new)
+            if targets >= PROOF_TARGETS or (chosen and tokens + size > PROOF_TOKENS):
+                continue
+            chosen.append(number)
+            nodes |= new
+            tokens, targets = tokens + size, targets + len(forest.actions[number].logprobs_T)
+    return sorted(chosen)
+
+
+def path_of(forest: Forest, number: int) -> list[int]:
+    """The ids from the root to the end of an action, which are its last."""
+    return [token for node in reversed(_path(forest, number)) for token in forest.ids[node].tolist()]
+
+
+def _path(forest: Forest, number: int) -> list[int]:
+    """The nodes from an action up to the root."""
+    nodes, node = [], forest.actions[number].place
+    while node != ROOT:
+        nodes.append(node)
+        node = forest.parent[node]
+    return nodes
 
 
 def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[ProofSequence]:

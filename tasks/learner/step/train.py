@@ -9,7 +9,7 @@ from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch, minibatches
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.process.ranks import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.optimizer import OptimizedModel

@@ -1,22 +1,100 @@
 """Demonstrations from files of trajectories: nbrl's Parquet tables, notebooks that it saved, trajectories as JSON."""
 
+import ast
 import asyncio
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
+from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import RecordingError
-from nbrl.agent.notebook.recording import read
-from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.notebook.recording import changed, read
+from nbrl.agent.policies.recorded import RecordedPolicy
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.base import Toolbox, describe
+from nbrl.agent.trajectory import SCHEMA, Status, Trajectory, from_table
 from nbrl.infra.arrow_files import read_parquet
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError, fault_in_words
 from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.sources.retell import retold
 from nbrl.tasks.warmstart.sources.source import Found, Source
 
 SUFFIXES = (".parquet", ".ipynb", ".json")
+
+
+class RecordedKernel:
+    """Gives the recorded outcome of each cell and runs nothing."""
+
+    def __init__(self, recorded: Trajectory) -> None:
+        self._cells = deque(step for step in recorded.steps if step.kind == "cell" and not step.malformed)
+        self._answer = recorded.answer if recorded.status is Status.ANSWERED else None
+
+    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+        step = self._cells.popleft()
+        state = {"answer": None if self._cells else self._answer, "notepad": json_value(step.notepad)}
+        return CellResult("ok" if step.cell_status == "none" else step.cell_status, step.outputs, state)
+
+
+async def retold(recorded: Sequence[Trajectory], stage: Stage, sampled_as: AgentSettings | None = None) -> Found:
+    """The trajectories as this agent would meet them, told again action by action with the recorded outputs.
+
+    What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
+    would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what changed its own
+    context, for how is not recorded.
+    """
+    told: list[Trajectory] = []
+    for each in recorded:
+        stage.check()
+        if sampled_as == stage.agent and _same_prompt(each, stage):
+            told.append(each)
+        elif (again := await _again(each, stage)) is not None:
+            told.append(again)
+    return Found(told, len(recorded) - len(told))
+
+
+def _same_prompt(recorded: Trajectory, stage: Stage) -> bool:
+    """Whether it began with the system prompt of this stage and its tokenizer, and each action with its generation prompt."""
+    system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
+    opening, ends = stage.tokenizer.message("system", system.text, tags=system.tags), stage.tokenizer.generation_prompt()
+    if not recorded.nodes or recorded.nodes[0].token_ids != opening:
+        return False
+    return all(recorded.path(node.parent)[-len(ends) :] == ends for node in recorded.sampled())
+
+
+async def _again(recorded: Trajectory, stage: Stage) -> Trajectory | None:
+    """None if it cannot be told again as it was."""
+    if recorded.status is Status.FAILED or any(_uses_context(step.code) for step in recorded.steps):
+        return None
+    task = Task(
+        recorded.id, recorded.group, recorded.sample, recorded.question, recorded.ability, 0, instruction=stage.instruction
+    )
+    policy = RecordedPolicy(recorded.steps, stage.agent, stage.tokenizer)
+    try:
+        episode = Episode(task, policy, RecordedKernel(recorded), Toolbox(stage.tools), stage.tokenizer, stage.agent)
+        told = await episode.run()
+    except (ValueError, RecursionError, IndexError, TypeError):  # of files that others wrote
+        return None
+    alike = (told.status, told.answer) == (recorded.status, recorded.answer) and not changed(recorded, told)
+    kinds = [step.kind for step in told.steps] == [step.kind for step in recorded.steps]
+    short = all(len(node.token_ids) <= stage.agent.action_tokens for node in told.sampled())
+    return told if alike and kinds and short and told.sampled() else None
+
+
+def _uses_context(code: str) -> bool:
+    """Whether a cell may change the agent's context, however it gets hold of it."""
+    try:
+        found = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "context" in code  # what ran was perhaps a part of it
+    named = {node.id for node in found if isinstance(node, ast.Name)} | {
+        node.attr for node in found if isinstance(node, ast.Attribute)
+    }
+    return "context" in named | {node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 class RecordedDemonstrations(Source):

@@ -15,7 +15,7 @@ from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name, known_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.sources.retell import retold
+from nbrl.tasks.warmstart.sources.recorded import retold
 from nbrl.tasks.warmstart.sources.source import Found, Source
 
 

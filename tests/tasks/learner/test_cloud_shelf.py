@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from nbrl.infra.errors import DamagedCheckpointError
-from nbrl.infra.node_cache import NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, mean_within, policy_gradient, ppo, value_loss
-from nbrl.tasks.learner.losses.tis import kl, tis_weights
+from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, kl, mean_within, policy_gradient, ppo, tis_weights, value_loss
 from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
-from nbrl.tasks.learner.step.metrics import ess_share
+from nbrl.tasks.learner.step.objective import ess_share
 
 
 def vector(*values: float, grad: bool = False) -> Tensor:

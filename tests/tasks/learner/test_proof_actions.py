@@ -1,8 +1,8 @@
 """On which sampled actions a publish is proved."""
 
 from nbrl.agent.trajectory import Trajectory
-from nbrl.tasks.learner.batch.proof_actions import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
 from nbrl.tasks.learner.batch.tree import Forest
+from nbrl.tasks.learner.step.proving import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
 from tests.tasks.learner import update_lab
 
 

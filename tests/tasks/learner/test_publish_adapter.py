@@ -16,7 +16,7 @@ from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import EngineSettings, headers
 from nbrl.infra.errors import PublishError
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
@@ -24,8 +24,8 @@ from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services.engine import Served
+from nbrl.tasks.services.fleet import WeightBroadcast
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
-from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.sending_lab import SendingRank

@@ -15,8 +15,7 @@ from ray.util.placement_group import remove_placement_group
 from nbrl.infra.engine.actor import EngineActors, EnginePlace, EnginePlan, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
-from nbrl.infra.node_cache import NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.tasks.services import engine as engine_module
 from nbrl.tasks.services import sglang_fleet
 from nbrl.tasks.services.engine import RemoteEngine, Served

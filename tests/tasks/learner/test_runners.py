@@ -17,7 +17,7 @@ from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.model import sharding
+from nbrl.tasks.learner.model import load
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import make_learner
@@ -62,8 +62,8 @@ def test_what_is_offloaded_is_sharded_into_host_memory(
         given[module] = type(offload_policy)
         return fully_shard(module, **more)
 
-    fully_shard: Callable[..., nn.Module] = sharding.fully_shard
-    monkeypatch.setattr(sharding, "fully_shard", spy)
+    fully_shard: Callable[..., nn.Module] = load.fully_shard
+    monkeypatch.setattr(load, "fully_shard", spy)
     make(policy, offload=offload)
     found = []
     for root in (module for module in given if isinstance(module, PolicyModel | Critic)):

@@ -8,7 +8,7 @@ import torch
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver import worker
-from nbrl.tasks.learner.driver.mailbox import Answer
+from nbrl.tasks.learner.driver.ranks import Answer
 from nbrl.tasks.learner.orders import UpdateOrder
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from nbrl.agent.trajectory import ROOT, SCHEMA, Node, Status, Trajectory, to_table
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.batch.examples import Example, examples_of

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.engine.weight_group import Comparison
-from nbrl.infra.node_cache import NodeCache, NodeSettings
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import ProofSequence

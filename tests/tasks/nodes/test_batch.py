@@ -10,9 +10,9 @@ import pytest
 from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes import reward
-from nbrl.tasks.nodes.advantage import advantage, advantage_table
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.select import select
+from nbrl.tasks.nodes.update import advantage, advantage_table
 from nbrl.tasks.reward.score import SCHEMA
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.services.services import Services

@@ -23,10 +23,9 @@ from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Summary, finished
-from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load, resumed_config
 from nbrl.tasks.runs.results import inputs_of, key_of
-from nbrl.tasks.runs.run import drop_if_empty, find_run, open_run, opened
+from nbrl.tasks.runs.run import Prepared, drop_if_empty, find_run, open_run, opened
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Reads, Services

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nbrl.infra.engine.weight_group import Comparison
-from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes.publish import publish

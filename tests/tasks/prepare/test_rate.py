@@ -15,9 +15,8 @@ from nbrl.agent.errors import PolicyError
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError, PrepareError
 from nbrl.tasks.prepare import endpoint
-from nbrl.tasks.prepare.difficulty import difficulty, read_answer
 from nbrl.tasks.prepare.endpoint import FAILED_IN_A_ROW, Replies, asked, asker
-from nbrl.tasks.prepare.rate import Verdict, rate, read_verdict
+from nbrl.tasks.prepare.rate import Verdict, difficulty, rate, read_answer, read_verdict
 from nbrl.tasks.prepare.rows import kept
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
 from tests.tasks.prepare.doubles import Quiet, map_here, question, reasons, table

@@ -14,8 +14,7 @@ from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.rows import kept
 from nbrl.tasks.prepare.settings import EvaluationFile, Source
-from nbrl.tasks.prepare.source_files import read_evaluation
-from nbrl.tasks.prepare.unify import unify
+from nbrl.tasks.prepare.unify import read_evaluation, unify
 from tests.tasks.prepare.doubles import reasons
 
 

@@ -20,7 +20,7 @@ from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, unseen, walk
 from nbrl.tasks.warmstart.recipe import Given, load
 from nbrl.tasks.warmstart.sources.source import Found
-from nbrl.tasks.warmstart.stage import held_out
+from nbrl.tasks.warmstart.start import held_out
 from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"

@@ -15,7 +15,7 @@ from nbrl.tasks.warmstart.orders import check
 from nbrl.tasks.warmstart.recipe import Given, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
-from nbrl.tasks.warmstart.stage import training_of
+from nbrl.tasks.warmstart.start import training_of
 from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, check_free, opened
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 

@@ -21,11 +21,9 @@ from nbrl.tasks.errors import ConfigError, StoppedError
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations, holds_conversations
-from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
-from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
-from nbrl.tasks.warmstart.sources.retell import retold
+from nbrl.tasks.warmstart.sources.gym import GymDemonstrations, SumsDemonstrations
+from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations, retold
 from nbrl.tasks.warmstart.sources.source import Found
-from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
 from nbrl.tasks.warmstart.sources.turns import UnfitError, turns_of
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, WorldDemonstrations
 
