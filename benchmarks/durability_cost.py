@@ -41,11 +41,11 @@ from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.checkpoint import identity
-from nbrl.tasks.learner.checkpoint.shelf import shelf_on
+from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes import reward
-from nbrl.tasks.nodes.durable import Node
+from nbrl.tasks.nodes.durable import NodeTask
 from nbrl.tasks.nodes.record import Timing, seconds_of
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
@@ -58,7 +58,7 @@ from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services, Training
-from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync
 from tests.clouds import Proxy, s3_server
 from tests.durability.crash_lab import map_here
 from tests.durability.crash_tracking import FileTracking
@@ -149,14 +149,14 @@ class Learner:
         digest = identity.order_digest(order, tables, start)
         real = UpdateResult.model_validate_json((self._made.checkpoint / RESULT).read_bytes())
         result = real.model_copy(update={"order": digest, "checkpoint": order.checkpoint_out})
-        shelf = shelf_on(storage, self._nodes, ALONE)
+        shelf = store_on(storage, self._nodes, ALONE)
         shutil.copytree(self._made.checkpoint, shelf.begin(order.checkpoint_out), dirs_exist_ok=True)
         shelf.finish(order.checkpoint_out, result)
         return result
 
 
 class Delivery:
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: MlflowSync) -> None:
         self._books = books
 
     def wake(self) -> None:
@@ -186,7 +186,7 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     before = read_record(storage, run, 0)
     assert before
     tracking: Any = FileTracking(folder / "mlflow.json")
-    books = Books(config, storage, run, tracking)
+    books = MlflowSync(config, storage, run, tracking)
     books.catch_up()
     nodes = NodeSettings(cache=str(folder / "cache"))
     learner: Any = Learner(storage, nodes, made)
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--latency", type=float, default=0.02, help="seconds that every request to the S3 server takes longer")
     given = parser.parse_args()
-    Node.__call__ = without_prefect  # type: ignore[method-assign]
+    NodeTask.__call__ = without_prefect  # type: ignore[method-assign]
     record_node.acreate_table_artifact = nothing
     reward.map_tables = map_here
     WATCH.wrap_storage()

@@ -39,7 +39,7 @@ from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.samplers import Engines, Sampler
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
-from tests.tasks.desks import LocalDesk, index_by
+from tests.tasks.queues import LocalQueue, index_by
 
 CELLS = ["product = 6 * 7\nprint(product)", "submit_final_answer(str(product))"]
 LAST = "print(product)"
@@ -73,8 +73,8 @@ class Ours:
         plan = RunnerPlan(
             PlacedFolder(config.policy.path), environments, "attached", self._storage, agent, sandbox, rollout, home
         )
-        self._desk = LocalDesk()
-        self.runner = Runner(plan, 0, self._desk)
+        self._queue = LocalQueue()
+        self.runner = Runner(plan, 0, self._queue)
 
     async def evaluate(self, count: int) -> None:
         asked = {"question": "What is 6 * 7?", "answers": ["42"], "ability": "sums", "source": "", "environment": "sums"}
@@ -82,7 +82,7 @@ class Ours:
         rows = task_rows(questions.append_column("group", questions["id"]), 1, SEED)
         layout = RoundLayout(f"evaluations/{uuid.uuid4().hex}")
         plan = RoundPlan(layout.chunks(""), (), Sampling(), self._config.engine)
-        self._storage.write_table(layout.trajectories, await index_by(self.runner, self._desk, rows, plan))
+        self._storage.write_table(layout.trajectories, await index_by(self.runner, self._queue, rows, plan))
         trajectories = self._storage.read_table(layout.trajectories)
         rewards = score_table(_ungraded(with_references(trajectories, questions)), self._config.reward)
         found = scores(answers_of(trajectories, rewards, questions))

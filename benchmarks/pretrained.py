@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.warmstart.recipe import Given, load
+from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 
 MODEL = "smollm2-135m"
 
@@ -30,7 +30,7 @@ def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, floa
 
 def warmed(nbrl: str, root: Path, recipe: str, model: Path, seed: int) -> tuple[Path, float]:
     """The folder of a warm start by these very settings, and the seconds of all commands that it took."""
-    settings = load(Given(recipe=recipe, start=str(model)), [f"seed={seed}"], Storage(StorageSettings()))
+    settings = load(WarmstartArguments(recipe=recipe, start=str(model)), [f"seed={seed}"], Storage(StorageSettings()))
     digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:8]
     out = root / "models" / f"learning-{recipe}-{seed}-{digest}"
     taken = out.with_name(f"{out.name}.seconds")

@@ -46,7 +46,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.nodes.rollout import rollout, task_rows
 from nbrl.tasks.nodes.select import sample
-from nbrl.tasks.rollout.episodes import Episodes, Hidden
+from nbrl.tasks.rollout.episodes import Episodes, HiddenParts
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.samplers import Sampler
@@ -57,9 +57,9 @@ from nbrl.tasks.runs.run import opened
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
-from tests.tasks.desks import LocalDesk
+from tests.tasks.queues import LocalQueue
 
-HIDDEN = Hidden({}, (), ())
+HIDDEN = HiddenParts({}, (), ())
 
 
 class Silent:
@@ -178,7 +178,7 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
         plan = RunnerPlan(model, environments, data.attached_folder, storage, config.agent, config.sandbox, config.rollout, home)
         with account() as bill:
             assert bill is not None
-            runner = Runner(plan, 0, LocalDesk())
+            runner = Runner(plan, 0, LocalQueue())
             await runner.start()
             try:
                 engine = listening(services.engines.addresses("0")[0].url)

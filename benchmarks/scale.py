@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/scale.py [--episodes 10000] [--runners 20]
 
-The pool of runners, its desk, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
+The pool of runners, its queue, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
 written action after a latency, and the kernels answer a cell after one; the latencies were recorded in a training of tiny-cpu
 (its `policy_seconds` and `kernel_seconds`), and those of the engine are stretched so that all episodes run at once. All of it
 shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
@@ -50,7 +50,7 @@ from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import Live, PooledRunner
+from nbrl.tasks.rollout.runner import LiveRunner, PooledRunner
 from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
@@ -120,7 +120,7 @@ class StubRunner(PooledRunner):
         if self._live is None:
             samplers, episodes = samplers_of(self._plan), StubEpisodes(self._plan, None)
             episodes._tokenizer = samplers.renderer
-            self._live = Live(episodes, samplers, AsyncExitStack())  # type: ignore[arg-type]
+            self._live = LiveRunner(episodes, samplers, AsyncExitStack())  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -175,14 +175,14 @@ async def lead(folder: Path, episodes: int, runners: int, pipe: Any, port: int) 
 
     try:
         await made.start(print)
-        me, desk = psutil.Process(), processes("ray::Desk")[0]
-        before, started = (processor_s(me), processor_s(desk)), time.monotonic()
+        me, queue = psutil.Process(), processes("ray::WorkQueue")[0]
+        before, started = (processor_s(me), processor_s(queue)), time.monotonic()
         asked = RoundPlan(layout.chunks(""), (), Sampling(), config.engine)
         engines = [EngineAddress(f"http://127.0.0.1:{port}")]
         index = await made.run(rows(episodes), lambda: engines, asked, progress, lambda: None, print)
         storage.write_table(layout.trajectories, index)
         seconds = time.monotonic() - started
-        after = processor_s(me), processor_s(desk)
+        after = processor_s(me), processor_s(queue)
         pipe.send("count")
         requests = pipe.recv()
         check(storage.read_table(layout.trajectories), index, episodes)

@@ -11,8 +11,8 @@ from typing import Any
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.learner.checkpoint import identity
-from nbrl.tasks.learner.checkpoint.cloud_shelf import CloudShelf
-from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
+from nbrl.tasks.learner.checkpoint.cloud_store import CloudCheckpoints
+from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 from nbrl.tasks.nodes import update
 from nbrl.tasks.runs import results
 
@@ -61,7 +61,7 @@ class Stopwatch:
         """Watch all operations of storages, and what else the durability of an iteration costs."""
         for name in METHODS:
             self._wrap(Storage, name)
-        shelves = [(kind, "finish") for kind in (FolderShelf, CloudShelf)]
+        shelves = [(kind, "finish") for kind in (LocalCheckpoints, CloudCheckpoints)]
         for owner, name in (*shelves, (results, "find"), (results, "keep"), (update, "part_digest"), (identity, "order_digest")):
             self._wrap(owner, name)
         for name in OPERATIONS:

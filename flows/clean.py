@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.flows.display.progress import ProgressDisplay, err
-from nbrl.flows.order import ROOT
+from nbrl.flows.evaluation_request import ROOT
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError, InfraError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError, RunError, StoppedError, TakenOverError
@@ -25,10 +26,8 @@ from nbrl.tasks.runs.sweep import sweep
 SHOWN = 1000  # lines of the page
 
 
-class CleanOrder(BaseModel):
+class CleanOrder(ClosedModel):
     """Which runs are cleaned."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     root: str = Field(ROOT, description="storage root of the runs")
     runs: tuple[str, ...] = Field((), description="names of runs; all of the root when empty")

@@ -18,14 +18,15 @@ from prefect import State, flow, get_client
 from prefect.client.schemas.objects import FlowRunPolicy
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.flows import clean as cleaning
 from nbrl.flows import evaluate as evaluation
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
 from nbrl.flows.display.progress import say
-from nbrl.flows.order import ROOT, Order, check_root
+from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError
 from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
@@ -41,10 +42,8 @@ T = TypeVar("T")
 RETRIES, FIRST_WAIT_S, FACTOR = 3, 60, 4  # after 1, 4 and 16 minutes
 
 
-class TrainOrder(BaseModel):
+class TrainOrder(ClosedModel):
     """A run to begin or to continue."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str = Field(description="name of the run; an existing one is continued")
     recipe: str = Field("", description="name or path of a recipe; empty: the settings of the run's last start")
@@ -64,10 +63,8 @@ class TrainOrder(BaseModel):
         return preflight(config, "train", name)
 
 
-class PrepareOrder(BaseModel):
+class PrepareOrder(ClosedModel):
     """A preparation of data to make or to continue."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: Path = Field(description="a YAML file, such as examples/prepare/recipe.yaml")
     folder: Path = Field(description="folder to write to; an unfinished preparation in it is continued")
@@ -88,7 +85,7 @@ async def train(order: TrainOrder) -> Any:
 
 
 @flow(name="evaluate", flow_run_name="evaluate {order.model}", retries=RETRIES, persist_result=False)
-async def evaluate(order: Order, take_over: bool = False) -> Any:
+async def evaluate(order: EvaluationRequest, take_over: bool = False) -> Any:
     """Evaluate a model, by default the newest checkpoint of a run, as `nbrl evaluate` does. One that is finished is found."""
 
     async def work() -> str:

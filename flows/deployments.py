@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from nbrl.agent.http.client import check_address
 from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
-from nbrl.flows.order import ROOT, Order, check_root
+from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
@@ -27,10 +28,8 @@ TAG = "nbrl"
 FIELDS = 5  # of a cron line
 
 
-class Wish(BaseModel):
+class DeployOptions(ClosedModel):
     """What is to be deployed; without `kind`, the training of `run`, its evaluation and the cleaning of its storage."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Kind | None = None
     recipe: str = ""
@@ -44,44 +43,44 @@ class Wish(BaseModel):
     webhook: str = Field("", description="where failures and worse evaluations are reported by POST")
 
 
-def wished(wish: Wish) -> list[RunnerDeployment]:
-    """The deployments of a wish. Raises ConfigError for what could not run, and for options that would do nothing."""
-    _check_webhook(wish.webhook)
-    if wish.kind == "prepare":
-        return [_prepare(wish)]
-    if wish.out:
+def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
+    """The deployments of a options. Raises ConfigError for what could not run, and for options that would do nothing."""
+    _check_webhook(options.webhook)
+    if options.kind == "prepare":
+        return [_prepare(options)]
+    if options.out:
         raise ConfigError("--out is the folder of a preparation; leave it out, or name the kind: prepare")
-    config = load(wish.recipe, wish.overrides) if wish.recipe else None
+    config = load(options.recipe, options.overrides) if options.recipe else None
     if config is not None:
-        check_root(wish.root, config)
-    root = config.storage.root if config else wish.root
+        check_root(options.root, config)
+    root = config.storage.root if config else options.root
     storage = Storage(StorageSettings(root=root))
-    if wish.kind == "clean":
-        if wish.overrides and not wish.recipe:
+    if options.kind == "clean":
+        if options.overrides and not options.recipe:
             raise ConfigError("--set changes nothing in what is cleaned; each run's own settings say what stays")
-        if wish.run:
-            known_run(storage, wish.run)
+        if options.run:
+            known_run(storage, options.run)
         elif not storage.list(RUNS):
             raise ConfigError(f"there is no run in {root} to clean; name the storage with --root")
-        return [_clean(wish, root)]
-    if not wish.run:
+        return [_clean(options, root)]
+    if not options.run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
-    train = TrainOrder(run=checked_name(wish.run), recipe=wish.recipe, overrides=wish.overrides, root=root)
-    if wish.kind == "evaluate":
-        evaluate = Order(model=wish.run, root=root, overrides=wish.overrides)
-        trusted_config(storage, wish.run, wish.overrides, wish.trust)
-        return [_deployment(deployed.evaluate, wish.run, {"order": evaluate}, wish.cron or NIGHTLY, [wish.run])]
-    evaluate = Order(model=wish.run, root=root)
+    train = TrainOrder(run=checked_name(options.run), recipe=options.recipe, overrides=options.overrides, root=root)
+    if options.kind == "evaluate":
+        evaluate = EvaluationRequest(model=options.run, root=root, overrides=options.overrides)
+        trusted_config(storage, options.run, options.overrides, options.trust)
+        return [_deployment(deployed.evaluate, options.run, {"order": evaluate}, options.cron or NIGHTLY, [options.run])]
+    evaluate = EvaluationRequest(model=options.run, root=root)
     if config is None:
-        config = trusted_config(storage, wish.run, wish.overrides, wish.trust)
-    if (known := find_run(storage, wish.run)) is not None:
+        config = trusted_config(storage, options.run, options.overrides, options.trust)
+    if (known := find_run(storage, options.run)) is not None:
         check_continues(storage, known, config)
-    if wish.kind == "train":
-        return [_deployment(deployed.train, wish.run, {"order": train}, wish.cron, [wish.run])]
+    if options.kind == "train":
+        return [_deployment(deployed.train, options.run, {"order": train}, options.cron, [options.run])]
     return [
-        _deployment(deployed.train, wish.run, {"order": train}, wish.cron, [wish.run]),
-        _deployment(deployed.evaluate, wish.run, {"order": evaluate}, NIGHTLY, [wish.run]),
-        _clean(wish.model_copy(update={"cron": ""}), root),
+        _deployment(deployed.train, options.run, {"order": train}, options.cron, [options.run]),
+        _deployment(deployed.evaluate, options.run, {"order": evaluate}, NIGHTLY, [options.run]),
+        _clean(options.model_copy(update={"cron": ""}), root),
     ]
 
 
@@ -93,22 +92,22 @@ def _check_webhook(url: str) -> None:
         raise ConfigError(f"--webhook {url!r}: {error}") from error
 
 
-def _prepare(wish: Wish) -> RunnerDeployment:
-    if not wish.recipe or not wish.out:
+def _prepare(options: DeployOptions) -> RunnerDeployment:
+    if not options.recipe or not options.out:
         raise ConfigError("a preparation needs --recipe FILE.yaml and --out FOLDER")
-    if wish.run:
+    if options.run:
         raise ConfigError("--run changes nothing in a preparation; leave it out")
-    load_preparation(Path(wish.recipe), wish.overrides)
-    folder = expanded(wish.out).absolute().resolve()
+    load_preparation(Path(options.recipe), options.overrides)
+    folder = expanded(options.out).absolute().resolve()
     if not folder.name:
-        raise ConfigError(f"--out {wish.out}: name a folder of its own for what is prepared")
-    order = PrepareOrder(recipe=Path(wish.recipe), folder=folder, overrides=wish.overrides, home=wish.home)
-    return _deployment(deployed.prepare, folder.name, {"order": order}, wish.cron or WEEKLY, [])
+        raise ConfigError(f"--out {options.out}: name a folder of its own for what is prepared")
+    order = PrepareOrder(recipe=Path(options.recipe), folder=folder, overrides=options.overrides, home=options.home)
+    return _deployment(deployed.prepare, folder.name, {"order": order}, options.cron or WEEKLY, [])
 
 
-def _clean(wish: Wish, root: str) -> RunnerDeployment:
-    order = CleanOrder(root=root, runs=(wish.run,) if wish.run and wish.kind == "clean" else ())
-    return _deployment(deployed.clean, wish.run if order.runs else "all-runs", {"order": order}, wish.cron or WEEKLY, [])
+def _clean(options: DeployOptions, root: str) -> RunnerDeployment:
+    order = CleanOrder(root=root, runs=(options.run,) if options.run and options.kind == "clean" else ())
+    return _deployment(deployed.clean, options.run if order.runs else "all-runs", {"order": order}, options.cron or WEEKLY, [])
 
 
 def _deployment(flow: Any, name: str, orders: dict[str, BaseModel], cron: str, tags: list[str]) -> RunnerDeployment:

@@ -7,9 +7,9 @@ from prefect.artifacts import acreate_markdown_artifact
 
 from nbrl.flows.display.pages import counted, tag
 from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.evaluation_request import EvaluationPlan, EvaluationRequest, planned
 from nbrl.flows.events import tell_of
 from nbrl.flows.logs import lines_kept
-from nbrl.flows.order import Order, Plan, planned
 from nbrl.infra.errors import MissingError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
@@ -35,13 +35,13 @@ from nbrl.tasks.services.start import evaluation_services
 
 
 @flow(name="evaluate", flow_run_name="evaluate {order.name}", persist_result=False)
-async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSummary:
+async def evaluate(order: EvaluationRequest | EvaluationPlan, take_over: bool = False) -> EvaluationSummary:
     """Ask a model all questions of an order and write answers, scores and report below `evaluations/<name>`.
 
     An evaluation that was stopped goes on where it was. Raises ConfigError for an order that cannot be met, and InfraError if
     another process works on it, which is stopped with `take_over`.
     """
-    plan = order if isinstance(order, Plan) else await asyncio.to_thread(planned, order)
+    plan = order if isinstance(order, EvaluationPlan) else await asyncio.to_thread(planned, order)
     config, layout, storage = plan.config, EvaluationLayout(plan.name), Storage(plan.config.storage)
     await tag(config.name, plan.name)
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, plan.name):
@@ -86,7 +86,7 @@ def _line(summary: EvaluationSummary) -> str:
     )
 
 
-async def _as_writer(plan: Plan, writer: Writer, progress: Progress) -> EvaluationSummary:
+async def _as_writer(plan: EvaluationPlan, writer: Writer, progress: Progress) -> EvaluationSummary:
     """Clear away what earlier processes left, and evaluate, with new services after faults."""
     config, storage, layout = plan.config, Storage(plan.config.storage), EvaluationLayout(plan.name)
     await asyncio.to_thread(sweep, storage, writer)

@@ -25,7 +25,7 @@ from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services
 
 
-class Batch(NamedTuple):
+class CollectedBatch(NamedTuple):
     """What the nodes of each round made, with the weights after `updates` updates. `after` is where the next batch begins;
     `skipped` says why nothing can be learned from this one, and is empty otherwise.
     """
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 @flow(name="collect", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, rollouts", persist_result=False)
-async def collect(services: Services, scope: Scope, start: Position) -> Batch:
+async def collect(services: Services, scope: Scope, start: Position) -> CollectedBatch:
     """Fill the batch of an iteration, whose prompts begin at `start`, sampled from the weights of `scope`."""
     config, (cursor, retired) = services.config, start
     prompts, trajectories, rewards, selections = list[Artifact](), list[Artifact](), list[Artifact](), list[Artifact]()
@@ -64,7 +64,9 @@ async def collect(services: Services, scope: Scope, start: Position) -> Batch:
         if missing <= 0:
             break
     skipped = no_signal([selection.values for selection in selections]) if missing == config.rollout.prompts else ""
-    return Batch(prompts, trajectories, rewards, selections, retirements, scope.updates, Position(cursor, retired), skipped)
+    return CollectedBatch(
+        prompts, trajectories, rewards, selections, retirements, scope.updates, Position(cursor, retired), skipped
+    )
 
 
 class Ahead(NamedTuple):
@@ -78,7 +80,7 @@ class Ahead(NamedTuple):
 
 
 @flow(name="learn", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, update", persist_result=False)
-async def learn(services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Ahead | None = None) -> Record:
+async def learn(services: Services, scope: Scope, batch: CollectedBatch, timing: Timing, ahead: Ahead | None = None) -> Record:
     """Update the weights of `scope` from the batch, and publish them as soon as batches `ahead` allow it.
 
     If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
@@ -114,7 +116,7 @@ class Pipeline:
     def __init__(self, services: Services, writer: Writer) -> None:
         self._services, self._writer = services, writer
         self._lag = services.config.pipeline.lag
-        self._in_flight: dict[int, asyncio.Task[Batch]] = {}
+        self._in_flight: dict[int, asyncio.Task[CollectedBatch]] = {}
         self._busy = Busy()
 
     async def __aenter__(self) -> "Pipeline":
@@ -170,7 +172,7 @@ class Pipeline:
             scope = self._writer.iteration(number, weights)
             self._in_flight[number] = asyncio.ensure_future(self._collected(scope, start))
 
-    async def _collected(self, scope: Scope, start: Position) -> Batch:
+    async def _collected(self, scope: Scope, start: Position) -> CollectedBatch:
         with self._busy:
             services = self._services.apart(scope) if self._lag else self._services
             return await collect(services, scope, start)

@@ -24,7 +24,7 @@ from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
-from nbrl.tasks.prepare.stages import REPLIES, Made, Stages, check_whole, identity, opened
+from nbrl.tasks.prepare.stages import REPLIES, StageResult, Stages, check_whole, identity, opened
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.services.progress import Progress, timed
@@ -73,7 +73,7 @@ class Chain:
 
     def __init__(self, stages: Stages, progress: Progress) -> None:
         self._stages, self._progress = stages, progress
-        self._made: Made | None = None
+        self._made: StageResult | None = None
         self.tables: dict[str, pa.Table] = {}  # results by stage
 
     async def run(self, stage: str, decides: Any, work: Work) -> None:

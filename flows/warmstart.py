@@ -24,7 +24,7 @@ from nbrl.tasks.warmstart.fresh.model import make_folder
 from nbrl.tasks.warmstart.orders import digest_of, make_plan, order_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.start import held_out, stages_of, start_folder
-from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder, opened
+from nbrl.tasks.warmstart.work_folder import Identity, WarmstartPlan, WorkFolder, opened
 
 
 @flow(name="warmstart", flow_run_name="warmstart {out.name}", persist_result=False)
@@ -61,14 +61,14 @@ async def _model(
 
 async def _demonstrations(
     settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder, identity: Identity
-) -> Plan:
+) -> WarmstartPlan:
     """Record them in a thread, which ends at its next demonstration if this is cancelled; or read what was planned before."""
     if (planned := await asyncio.to_thread(work.plan)) is not None:
         return planned
     cancelled = Event()
 
     @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)
-    async def record() -> Plan:
+    async def record() -> WarmstartPlan:
         loaded = await asyncio.to_thread(stored.load, training.environments)
         told = {source.environment for source in settings.sources.values()}
         stages = await asyncio.to_thread(stages_of, training, told, loaded, model, cancelled)
@@ -80,7 +80,7 @@ async def _demonstrations(
         cancelled.set()
 
 
-def _tell(plan: Plan, progress: Progress) -> None:
+def _tell(plan: WarmstartPlan, progress: Progress) -> None:
     for phase, (count, left_out) in plan.demonstrations.items():
         others = f", {left_out} left out" if left_out else ""
         steps = sum(block.steps for block in plan.blocks if block.phase == phase)
@@ -94,7 +94,7 @@ async def _ray(stack: AsyncExitStack, settings: WarmstartSettings, home: Home) -
 
 
 async def _learner(
-    stack: AsyncExitStack, settings: WarmstartSettings, plan: Plan, model: Path, work: WorkFolder, progress: Progress
+    stack: AsyncExitStack, settings: WarmstartSettings, plan: WarmstartPlan, model: Path, work: WorkFolder, progress: Progress
 ) -> LearnerService:
     update, seed = settings.update.for_learner(plan.steps), derive_seed(settings.seed, "learner")
     grows = settings.ray.address is not None  # a cluster of others may add machines
@@ -112,7 +112,7 @@ async def _learner(
 
 
 async def _train(
-    learner: LearnerService, settings: WarmstartSettings, plan: Plan, work: WorkFolder, start: str, progress: Progress
+    learner: LearnerService, settings: WarmstartSettings, plan: WarmstartPlan, work: WorkFolder, start: str, progress: Progress
 ) -> dict[str, float]:
     """Train every block that is not trained yet. Returns the mean loss in the last block of each phase."""
 

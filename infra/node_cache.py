@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest, read_manifest
 from nbrl.infra.paths import expanded, scratch
@@ -28,26 +29,24 @@ SCRATCH = "scratch"
 BUSY_S, POLL_S = 600.0, 0.2  # to wait for others that fetch or adopt the same copy
 
 
-class NodeSettings(BaseModel):
+class NodeSettings(ClosedModel):
     """What every machine of a cluster keeps for itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cache: str = Field(
         "~/.cache/nbrl/folders",
         min_length=1,
         description="folder on each machine for copies of models and checkpoints, where the storage is a cloud",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     cache_gb: float = Field(
         100,
         gt=0,
         description="GB that the copies may take; what is in use stays, even beyond it",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
 
 
-class Lease:
+class CopyLease:
     """The right to read a copy at `path` until it is released, or this process ends."""
 
     def __init__(self, path: Path, lock: IO[str] | None = None) -> None:
@@ -71,13 +70,13 @@ class NodeCache:
         self._root, self._limit = expanded(settings.cache).absolute(), settings.cache_gb * 1e9
         self._seen: set[Path] = set()
 
-    def lease(self, storage: Storage, key: str, part: str = "") -> Lease:
+    def lease(self, storage: Storage, key: str, part: str = "") -> CopyLease:
         """The folder `key` of a storage, or only its subfolder `part`, as a folder of this machine.
 
         Where the storage is a folder itself, that is the place. Raises MissingError and DamagedError too.
         """
         if (local := storage.local_path(key)) is not None:
-            return Lease(local)
+            return CopyLease(local)
         digest = _identity(storage.read_bytes(f"{key}/{MANIFEST}"), storage.uri(key), part)
         place = self._place(digest, part)
         with self._on_disk(f"keep a copy of {storage.uri(key)}"):
@@ -86,7 +85,7 @@ class NodeCache:
                 lock = self._locked(place, fcntl.LOCK_SH)  # waits for whoever fetches it
                 if self._whole(place, digest, part):
                     os.utime(place)
-                    return Lease(place, lock)
+                    return CopyLease(place, lock)
                 lock.close()
                 with suppress(BlockingIOError):  # others look for it too, and one of them fetches it
                     self._fetch(storage, key, place, digest, part)
@@ -228,9 +227,9 @@ class PlacedFolder:
     place: str
     storage: Storage | None = None
 
-    def lease(self, cache: NodeCache, part: str = "") -> Lease:
+    def lease(self, cache: NodeCache, part: str = "") -> CopyLease:
         """The folder on this machine, or of it only the subfolder `part`. Raises StorageError if it cannot be had."""
-        return Lease(Path(self.place)) if self.storage is None else cache.lease(self.storage, self.place, part)
+        return CopyLease(Path(self.place)) if self.storage is None else cache.lease(self.storage, self.place, part)
 
     def __str__(self) -> str:
         return self.place if self.storage is None else self.storage.uri(self.place)

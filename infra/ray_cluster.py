@@ -19,8 +19,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.shared import wait_until_healthy
@@ -45,10 +46,8 @@ STOP_GRACE_S = 0.3  # raylet and actors end in half of it; the other servers wai
 CONNECT_S = 5.0  # Ray itself tries for minutes
 
 
-class RaySettings(BaseModel):
+class RaySettings(ClosedModel):
     """`address` joins an existing cluster; the other settings configure nbrl's own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str | None = Field(
         None, description="host:port of a cluster to join; when not set, one is started on this machine and ends with the run"

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.infra.arrow_files import INDEX, PART, joined
 from nbrl.infra.blobs import Blobs, LocalBlobs
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
@@ -35,10 +36,8 @@ UNFINISHED_S = 3600.0  # what nobody has written to for so long is no write in p
 PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
-class StorageSettings(BaseModel):
+class StorageSettings(ClosedModel):
     """Where runs, evaluations and checkpoints are kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
     shared: bool = Field(

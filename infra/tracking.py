@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.setup import databases
@@ -43,10 +44,8 @@ PARENT = "mlflow.parentRunId"  # under which its pages show a run
 Ended = Literal["FINISHED", "FAILED", "KILLED"]
 
 
-class TrackingSettings(BaseModel):
+class TrackingSettings(ClosedModel):
     """`uri`: a tracking server or database; by default the home's SQLite file. `artifacts`: where new experiments keep files."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     uri: str | None = Field(
         None,

@@ -17,7 +17,7 @@ UI_TIMEOUT_S = 120.0
 ASK_S = 10.0
 
 
-class Page:
+class MlflowPages:
     """MLflow's pages at `url`, served until `stop`, or until the process that called `ui` ends."""
 
     def __init__(self, child: Child, url: str) -> None:
@@ -47,7 +47,7 @@ class Page:
         self._child.stop()
 
 
-def ui(home: Home, settings: TrackingSettings | None = None, port: int | None = None) -> Page:
+def ui(home: Home, settings: TrackingSettings | None = None, port: int | None = None) -> MlflowPages:
     """Serve MLflow's pages over the database of the home or of the settings to this machine; returns when they answer.
 
     Without `port`, at any free one. Others could write files with MLflow's requests, wherever this user may.
@@ -66,4 +66,4 @@ def ui(home: Home, settings: TrackingSettings | None = None, port: int | None = 
     if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
         child.stop()
         raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
-    return Page(child, url)
+    return MlflowPages(child, url)

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from nbrl.sandbox.errors import KernelLostError, SandboxError
 from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.jupyter.connection import Connection
-from nbrl.sandbox.jupyter.messages import Message
-from nbrl.sandbox.jupyter.outputs import Execution, Output, Outputs, Status
+from nbrl.sandbox.jupyter.messages import KernelMessage
+from nbrl.sandbox.jupyter.outputs import Execution, Outputs, Status
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start.kernel_process import KernelProcess
 from nbrl.sandbox.workspace import Workspace
 
-__all__ = ["Execution", "Output", "SandboxKernel"]
+__all__ = ["Execution", "SandboxKernel"]
 
 # How long outputs may arrive after their execute_reply, over another socket. If it takes longer, that socket is broken.
 _TRAILING_S = 5.0
@@ -171,7 +171,7 @@ class SandboxKernel:
         """The kernel closed its connection or broke the protocol: it is killed."""
         self._process.send_signal(signal.SIGKILL)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: KernelMessage) -> None:
         if message.kind == "iopub_welcome":
             self._welcome.set()
         cell, content = self._cell, message.content
@@ -192,7 +192,7 @@ class SandboxKernel:
             case _:
                 _show(message, cell.outputs)
 
-    def _expressions(self, reply: Message, requested: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    def _expressions(self, reply: KernelMessage, requested: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """The values of the requested expressions; a reply may contain others too."""
         answers = reply.content.get("user_expressions")
         if not isinstance(answers, dict):
@@ -207,7 +207,7 @@ class SandboxKernel:
         return kept
 
 
-def _show(message: Message, outputs: Outputs) -> None:
+def _show(message: KernelMessage, outputs: Outputs) -> None:
     """Add what a message shows; other messages show nothing."""
     content = message.content
     match message.kind:

@@ -40,7 +40,7 @@ def test_a_link_that_leaves_the_pages_goes_to_the_repository_or_is_its_text(addr
     assert spec.loader
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
-    page = "see [it](../flows/order.py) and [a](b.md)"
+    page = "see [it](../flows/evaluation_request.py) and [a](b.md)"
     assert hooks.on_page_markdown(page, config=SimpleNamespace(repo_url=address)) == expected
 
 

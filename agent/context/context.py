@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from nbrl.agent.context.notepad import NotepadState, State
-from nbrl.agent.context.view import Editor, Part, Request, Shown, Tree, place
+from nbrl.agent.context.view import Editor, MessageTokens, Request, Shown, Tree, place
 from nbrl.agent.errors import ContextError
 from nbrl.agent.messages import Message, Prompt, Role, Span, SystemPrompt, cut_middle
 from nbrl.agent.policy import Generation
@@ -219,11 +219,11 @@ class Context:
         text = text.strip()
         return Shown(cells, step, (self._part("summary", text, "summary"),), text) if text else None
 
-    def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
+    def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> MessageTokens:
         message = Message("user", text, images, tag)
         # An observation stands after its action, a summary after the task, an observation or another summary.
         ids = self._tokenizer.message("user", message.text, after="assistant" if kind == "observation" else "user")
-        return Part(kind, array("i", ids + self._tokenizer.pictures(images)), message)
+        return MessageTokens(kind, array("i", ids + self._tokenizer.pictures(images)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Append the action to this step's tail, with the ids that the engine returned."""
@@ -236,7 +236,7 @@ class Context:
         Images are part of the text as their sizes; policies that can see get them besides.
         """
         said = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
-        action = Part("action", array("i", self._tokenizer.history(generation.token_ids)), Message("assistant", said))
+        action = MessageTokens("action", array("i", self._tokenizer.history(generation.token_ids)), Message("assistant", said))
         cell = Shown((len(self._cells),), index, (action,))
         self._cells.append(cell)
         editor = Editor([*self._view, cell], self._cells, lambda cells, text: self._summary(cells, text, index))

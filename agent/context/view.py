@@ -18,7 +18,7 @@ MAX_REQUESTS, MAX_CELLS, MAX_TOLD = 64, 1_000, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MessageTokens:
     """One message in view and its token ids."""
 
     kind: NodeKind
@@ -32,7 +32,7 @@ class Shown:
 
     cells: tuple[int, ...]
     step: int
-    parts: tuple[Part, ...]
+    parts: tuple[MessageTokens, ...]
     summary: str = ""
     pinned: bool = False
 

@@ -57,7 +57,7 @@ def check_address(url: str) -> None:
         raise ValueError("give an address like https://host/path, without a name or password in it")
 
 
-class TooLargeError(Exception):
+class BodyTooLargeError(Exception):
     """A body is larger than allowed."""
 
 
@@ -73,7 +73,7 @@ async def body(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> bytes
         while chunk:
             data += unpack(chunk)
             if len(data) > limit:
-                raise TooLargeError(f"it is larger than {limit} bytes")
+                raise BodyTooLargeError(f"it is larger than {limit} bytes")
             chunk = unpack.rest
     return bytes(data + unpack.finish())
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from nbrl.agent.http.client import RETRIED, EncodingError, TooLargeError, body, retry_after
+from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, body, retry_after
 
 ANSWER_BYTES = 4 << 20
 ATTEMPTS = 3
@@ -90,7 +90,7 @@ class Service:
                         raise ServiceError(problem)
                     requested = retry_after(response.headers.get("Retry-After"))
                     wait = wait if requested is None else requested
-            except (TooLargeError, EncodingError) as error:
+            except (BodyTooLargeError, EncodingError) as error:
                 raise ServiceError(f"{self._title} gave an answer that cannot be read: {error}") from None
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 # Its text may quote a header, hence the type alone.

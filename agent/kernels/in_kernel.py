@@ -166,7 +166,7 @@ class History:
         return "\n".join(f"cell {cell.number}: {_first_line(cell.code)}" for cell in self) or "no cells before this one"
 
 
-class Context:
+class CellContext:
     """The cells in view. A change asked for here shows from the next step on; cells that leave stay in `history`."""
 
     def drop(self, *cells: object) -> None:
@@ -292,5 +292,5 @@ except NameError:  # no Jupyter here
 
 notepad = Notepad()
 history = History()
-context = Context()
+context = CellContext()
 _nbrl_state = _State()

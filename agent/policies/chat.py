@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
-from nbrl.agent.http.client import RETRIED, EncodingError, Retry, TooLargeError, body, check_address, retry_after
+from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, Retry, body, check_address, retry_after
 from nbrl.agent.messages import Prompt, storable
 from nbrl.agent.policies.completion import Completion, chat_messages, fault, read
 from nbrl.agent.policy import Generation, Sampling
@@ -161,7 +161,7 @@ class ChatPolicy:
                 return read(answer, self._thinking)
         except httpx.HTTPError as error:
             return _Failure(None, f"did not answer: {type(error).__name__}", f": {self._hide(str(error))}", True)
-        except (TooLargeError, EncodingError) as error:
+        except (BodyTooLargeError, EncodingError) as error:
             return _Failure(UNREADABLE, "gave an answer that cannot be read", f": {error}")
         except ValueError:
             return _Failure(UNREADABLE, "answered something that is no chat completion", f": {self._excerpt(answer)}")
@@ -178,7 +178,7 @@ class ChatPolicy:
             if status == 200 and fault(answer) is None:
                 read(answer, self._thinking)
                 return None
-        except (httpx.HTTPError, TooLargeError, EncodingError, ValueError):
+        except (httpx.HTTPError, BodyTooLargeError, EncodingError, ValueError):
             return b""
         return answer if status in (400, 422) else b""
 

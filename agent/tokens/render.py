@@ -25,7 +25,7 @@ MAX_CHARS = 4 << 20  # of a rendered conversation
 REASON_CHARS = 1000
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """The tag around what the assistant says, by which trainers mask; here it says nothing."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def as_json(value: Any, indent: int | None = None, **how: Any) -> str:
 @cache
 def compiled(source: str, day: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": date.fromisoformat(day).strftime}
     environment.filters["tojson"] = as_json

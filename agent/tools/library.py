@@ -18,7 +18,7 @@ from nbrl.agent.tools.mcp.session import McpSession
 from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.names import check_tool_name
 from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, SimulatedSearch, ToolSettings, WebSearch
-from nbrl.agent.tools.simulated import Asked, simulated_search
+from nbrl.agent.tools.simulated import SimulatedQuestion, simulated_search
 from nbrl.agent.tools.web import search
 from nbrl.agent.tools.web.pages import DirectReader, JinaReader, read_page
 from nbrl.agent.tools.web.search import Exa, Firecrawl, Serper, web_search
@@ -89,7 +89,9 @@ class Library:
         named = settings.default if equipment.tools is None else equipment.tools
         return named if named is not None else (("search",) if equipment.corpus else ())
 
-    def tools(self, environment: str, ability: str, read_file: ReadFile = no_files, asked: Asked | None = None) -> list[Tool]:
+    def tools(
+        self, environment: str, ability: str, read_file: ReadFile = no_files, asked: SimulatedQuestion | None = None
+    ) -> list[Tool]:
         """The tools of an ability in an environment, for one trajectory.
 
         Those over files read by `read_file`, and a simulated search is about what is `asked`.
@@ -102,7 +104,9 @@ class Library:
         environment, names = next(iter(self._environments)), tuple(n for n in lists[0] if all(n in names for names in lists))
         return self._resolve(environment, names, no_files, None)
 
-    def _resolve(self, environment: str, names: tuple[str, ...], read_file: ReadFile, asked: Asked | None) -> list[Tool]:
+    def _resolve(
+        self, environment: str, names: tuple[str, ...], read_file: ReadFile, asked: SimulatedQuestion | None
+    ) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
             if name == "search" and self._searches:  # an environment without a corpus has none, whoever else searches
@@ -111,7 +115,7 @@ class Library:
                 tools += self._shared[name] if name in self._shared else [self._trajectory_tool(name, read_file, asked)]
         return tools
 
-    def _trajectory_tool(self, name: str, read_file: ReadFile, asked: Asked | None) -> Tool:
+    def _trajectory_tool(self, name: str, read_file: ReadFile, asked: SimulatedQuestion | None) -> Tool:
         """A tool that each trajectory has for itself."""
         if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
             return simulated_search(self._simulator, self._settings.search, asked)

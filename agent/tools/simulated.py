@@ -30,7 +30,7 @@ _NOISY = "They are about the same subject, but do not help with the question, or
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulatedQuestion:
     """The question that a trajectory answers, as only the host knows it: nothing of it may be given to a sandbox.
 
     There is at least one of the `answers`. `seed` is the trajectory's. `progress` is the share of the training that is done,
@@ -58,7 +58,7 @@ def draw(seed: int, number: int) -> tuple[float, int]:
     return int.from_bytes(digest[:6], "big") / 2**48, int.from_bytes(digest[6:10], "big") >> 1
 
 
-def simulated_search(model: ChatModel, settings: SimulatedSearch, asked: Asked | None) -> FunctionTool:
+def simulated_search(model: ChatModel, settings: SimulatedSearch, asked: SimulatedQuestion | None) -> FunctionTool:
     """`search(query)` of one trajectory; call after call it draws anew whether documents are noisy.
 
     Without `asked` it can be described, but not called.
@@ -86,7 +86,7 @@ def simulated_search(model: ChatModel, settings: SimulatedSearch, asked: Asked |
     return FunctionTool(search)
 
 
-def _prompt(asked: Asked, query: str, settings: SimulatedSearch, *, noisy: bool) -> str:
+def _prompt(asked: SimulatedQuestion, query: str, settings: SimulatedSearch, *, noisy: bool) -> str:
     return _TASK.format(
         question=asked.question,
         answer=" or ".join(asked.answers),

@@ -27,7 +27,7 @@ from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
-from nbrl.flows.display.trajectory import Live, save
+from nbrl.flows.display.trajectory import EpisodeSpinner, save
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError, RunError
@@ -93,7 +93,7 @@ async def research(given: argparse.Namespace) -> Trajectory:
         # A clean kernel that knows notepad, context, history and a function for each tool; calls come back to this process.
         notebooks = await stack.enter_async_context(Notebooks.open(tools(given), brought, SandboxSettings(warm=0)))
         kernel, toolbox = await stack.enter_async_context(notebooks.new(task.environment, task.ability))
-        with Live(Console(stderr=True), task.question, chosen) as live:
+        with EpisodeSpinner(Console(stderr=True), task.question, chosen) as live:
             return await Episode(task, acting, SandboxedKernel(kernel), toolbox, tokenizer, chosen, live).run()
 
 

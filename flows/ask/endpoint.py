@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from nbrl.agent.http.client import EncodingError, TooLargeError, body
+from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy, Sampling
@@ -95,7 +95,7 @@ async def ask(client: httpx.AsyncClient, url: str, flags: Flags) -> Any:
     except (httpx.HTTPError, TimeoutError, UnicodeError) as error:  # the last for names that no resolver takes
         reason = str(error) or type(error).__name__
         raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct {flags.address}") from error
-    except (TooLargeError, EncodingError) as error:
+    except (BodyTooLargeError, EncodingError) as error:
         raise ConfigError(f"what {url} answers cannot be read: {error}; correct {flags.address}") from error
     try:
         return json_value(content)

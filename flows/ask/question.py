@@ -63,7 +63,7 @@ def write_files(folder: Path, collected: Collected, attached: Mapping[str, bytes
 
 
 @dataclass(frozen=True)
-class Question:
+class AgentQuestion:
     """A question with the model, files and tools that answer it.
 
     `instruction` is added to the system prompt. With a `recorded` trajectory its tools' answers are served again, and without an
@@ -96,7 +96,7 @@ class Question:
 
 
 async def answer(
-    question: Question,
+    question: AgentQuestion,
     watcher: Watcher | None,
     keep: Callable[[Trajectory], None],
     tell: Callable[[str], None] = lambda _: None,
@@ -134,7 +134,7 @@ async def answer(
             raise
 
 
-async def _policy(stack: AsyncExitStack, question: Question, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
+async def _policy(stack: AsyncExitStack, question: AgentQuestion, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
     """The policy that acts, and its renderer."""
     if question.endpoint is not None:
         return await connect(stack, question.endpoint, question.sampling, question.agent, tell)

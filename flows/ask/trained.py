@@ -32,7 +32,7 @@ USED = ("home", "rollout.tools", "engine", "sandbox")  # settings of the run tha
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedPolicy:
     """`instruction` is what the environment adds to the system prompt."""
 
     endpoint: Endpoint
@@ -46,7 +46,7 @@ class Trained:
 @contextmanager
 def trained(
     storage: Storage, model: str, environment: str | None, say: Callable[[str], None], trust: bool = False
-) -> Iterator[Trained]:
+) -> Iterator[TrainedPolicy]:
     """Serve the policy that `RUN` or `RUN@N` names while the body runs, with all that it had in an environment.
 
     Without `environment` that is the run's first. Raises ConfigError, or EngineError if the engine does not start.
@@ -76,7 +76,9 @@ def trained(
         try:
             endpoint = Endpoint(server.url, key=server.key, tokenizer=folder, seeded=config.engine.seeded_sampling)
             equipment = Equipment(corpus, settings.tools)
-            yield Trained(endpoint, config.agent, config.evaluate.sampling, config.rollout.tools, equipment, settings.prompt)
+            yield TrainedPolicy(
+                endpoint, config.agent, config.evaluate.sampling, config.rollout.tools, equipment, settings.prompt
+            )
         finally:
             server.stop()
 

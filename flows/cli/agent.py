@@ -135,10 +135,10 @@ def agent(
             from nbrl.agent.settings import AgentSettings
             from nbrl.agent.tools.library import Equipment
             from nbrl.flows.ask.endpoint import Endpoint, checked
-            from nbrl.flows.ask.question import Question, answer, attachments, check_folder
+            from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
             from nbrl.flows.ask.tools import ToolOptions, require_keys
             from nbrl.flows.ask.trained import load, trained, verdict
-            from nbrl.flows.display.trajectory import Live, writable
+            from nbrl.flows.display.trajectory import EpisodeSpinner, writable
             from nbrl.flows.display.trajectory import save as write
             from nbrl.tasks.errors import ConfigError
 
@@ -196,7 +196,7 @@ def agent(
                 equipment = Equipment(options.open_corpus(tell))
             if recorded is None:
                 require_keys(available, ability)
-            full_question = Question(
+            full_question = AgentQuestion(
                 text=text,
                 endpoint=server,
                 agent=checked(AgentSettings, **limits),
@@ -211,7 +211,7 @@ def agent(
                 tokenizer=tokenizer,
                 instruction=instruction,
             )
-            with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
+            with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
                 asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))

@@ -87,9 +87,9 @@ def track(
             from nbrl.tasks.runs.lease import check_free
             from nbrl.tasks.runs.recipes import trusted_config
             from nbrl.tasks.runs.run import checked_name, find_run
-            from nbrl.tasks.tracking.books import Books, deliver
             from nbrl.tasks.tracking.curves import curves_of
             from nbrl.tasks.tracking.delivery import draw
+            from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 
         storage = storage_at(root)
         if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
@@ -99,7 +99,7 @@ def track(
         config, known = _run(storage, run, set_ or [], trust, TOLD)
         check_free(storage, known.layout)
         tracking = Tracking(config.tracking, Home(config.home))
-        delivered = deliver(Books(config, storage, known, tracking), tracking)
+        delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
         if (curves := curves_of(config.tracking, storage, known)) is not None:
             draw(curves, say)
         out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)

@@ -111,8 +111,8 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
 def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     """Each machine of the cluster that the recipe joins."""
     from nbrl.infra import ray_cluster  # Ray takes a second to import
+    from nbrl.tasks.services.capacity import lacking
     from nbrl.tasks.services.machines import examined, offers_of_machines
-    from nbrl.tasks.services.offered import lacking
 
     try:
         ray_cluster.start(config.ray, Home(config.home).logs)

@@ -18,7 +18,7 @@ from nbrl.flows.display.progress import out, say
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
 
-    from nbrl.flows.deployments import Wish
+    from nbrl.flows.deployments import DeployOptions
 
 URL = "PREFECT_API_URL"
 Kind = Annotated[
@@ -65,11 +65,11 @@ def deploy(
         given = os.environ.get(URL, "")
         with in_environment(checked_home(home), given):
             with Importing():
-                from nbrl.flows.deployments import Wish, wished
+                from nbrl.flows.deployments import DeployOptions, deployments_of
                 from nbrl.flows.registration import answered, register, report_to
 
-            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
-            deployments = wished(wish)
+            options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
+            deployments = deployments_of(options)
             with answered():
                 kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
                 if webhook:
@@ -97,11 +97,11 @@ def schedule(
     def work() -> None:
         with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
             with Importing():
-                from nbrl.flows.deployments import Wish, wished
+                from nbrl.flows.deployments import DeployOptions, deployments_of
                 from nbrl.flows.registration import answered, report_to, serve
 
-            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
-            deployments = wished(wish)
+            options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
+            deployments = deployments_of(options)
             if webhook:
                 with answered():
                     asyncio.run(report_to(webhook))
@@ -113,8 +113,8 @@ def schedule(
     guard(work, lambda: "the same command goes on")
 
 
-def _wish(
-    model: "type[Wish]",
+def _options(
+    model: "type[DeployOptions]",
     kind: Literal["train", "evaluate", "prepare", "clean"] | None,
     recipe: str,
     run: str,
@@ -125,7 +125,7 @@ def _wish(
     overrides: list[str] | None,
     home: str,
     trust: bool,
-) -> "Wish":
+) -> "DeployOptions":
     return model(
         kind=kind,
         recipe=recipe,

@@ -81,7 +81,7 @@ def evaluate(
 
     def work() -> None:
         with Importing():
-            from nbrl.flows.order import Order, done, planned
+            from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
             from nbrl.infra.storage import Storage
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.layout.runs import EvaluationLayout
@@ -94,7 +94,7 @@ def evaluate(
         if environments is not None and not named:
             raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
 
-        order = Order(
+        order = EvaluationRequest(
             recipe=recipe,
             model=model or "",
             endpoint=endpoint,

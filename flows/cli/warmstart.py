@@ -60,10 +60,10 @@ def warmstart(
 
     def work() -> None:
         with Importing():
-            from nbrl.tasks.warmstart.recipe import Given, load
+            from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 
         storage = storage_at(root)
-        settings = load(Given(recipe, start, training, demonstrations), set_ or [], storage)
+        settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
         _warmstart(settings, storage, expanded(folder).absolute(), checked_home(home), dry_run, begun)
 
     guard(work, lambda: "the same command continues" if begun else "nothing was written")

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 
 from nbrl.flows.display.progress import plain
 from nbrl.flows.display.tables import table
-from nbrl.tasks.comparison.compare import Compared, Comparison, Score
+from nbrl.tasks.comparison.compare import Compared, Comparison, HeldOutScore
 from nbrl.tasks.comparison.figures import Pair
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
@@ -33,7 +33,7 @@ def _scores(sides: Sequence[Compared]) -> RenderableType:
     return table(("held-out success", "questions", "final", "best"), rows)
 
 
-def _score(score: Score) -> str:
+def _score(score: HeldOutScore) -> str:
     return str(score.estimate) if score.updates is None else f"{score.estimate} after {score.updates} updates"
 
 

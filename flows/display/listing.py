@@ -20,7 +20,7 @@ READ = ["id", "group", "status", "answer", "question", "ability", "environment"]
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedTrajectory:
     """A trajectory without its steps. `reward` and `success` are None where it was not scored."""
 
     key: str
@@ -56,7 +56,7 @@ class Wanted:
     best: int | None = None
     worst: int | None = None
 
-    def fits(self, found: Found) -> bool:
+    def fits(self, found: ListedTrajectory) -> bool:
         return all(getattr(self, name) in ("", getattr(found, name)) for name in ("status", "ability", "environment"))
 
     def fits_place(self, key: str) -> bool:
@@ -120,10 +120,10 @@ def listing(storage: Storage, run: str, limit: int, width: int = 80, wanted: Wan
     return table(COLUMNS, rows, run, width)
 
 
-def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[Found]:
+def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[ListedTrajectory]:
     """The wanted ones: at most `limit`, the newest first, or by reward. Raises ConfigError where none is."""
     keys = files(storage, run)
-    read, chosen = list[Found](), list[Found]()
+    read, chosen = list[ListedTrajectory](), list[ListedTrajectory]()
     most = wanted.best or wanted.worst
     for key in places(run, keys, wanted):
         of_it = list(_found(storage, key, keys))
@@ -162,7 +162,7 @@ def _age(key: str) -> tuple[int, bool, str]:
     return number, held_out, key
 
 
-def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Found]:
+def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[ListedTrajectory]:
     rows, scored = read_trajectories(storage, key), rewards_of(key, keys)
     steps = pc.list_value_length(rows["steps"]).to_pylist()
     earned = {}
@@ -172,10 +172,10 @@ def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Found]
     for row, count in zip(rows.select(READ).to_pylist(), steps, strict=True):
         reward = earned.get(row["id"], {"total": None, "success": None})
         facts = {**row, "steps": count or 0, "reward": reward["total"], "success": reward["success"]}
-        yield Found(key=key, **facts)
+        yield ListedTrajectory(key=key, **facts)
 
 
-def _none(run: str, read: Collection[Found], wanted: Wanted) -> str:
+def _none(run: str, read: Collection[ListedTrajectory], wanted: Wanted) -> str:
     """Why none of the trajectories that were read is wanted."""
     for name in ("status", "ability", "environment"):
         known = {getattr(each, name) for each in read}

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from nbrl.flows.display.progress import Line, ProgressDisplay
+from nbrl.flows.display.progress import ProgressDisplay, ProgressLine
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, Summary
 
@@ -107,7 +107,7 @@ async def counted(progress: ProgressDisplay, name: str) -> AsyncIterator[None]:
 
 
 async def _count(progress: ProgressDisplay, name: str) -> None:
-    shown: tuple[Line, UUID] | None = None
+    shown: tuple[ProgressLine, UUID] | None = None
     done = -1
     while True:
         await asyncio.sleep(LOOK_S)

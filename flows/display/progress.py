@@ -13,7 +13,7 @@ out, err = Console(), Console(stderr=True)
 
 
 @dataclass
-class Line:
+class ProgressLine:
     """One node or service. `seconds` is None while it runs; the line then shows the time since it appeared."""
 
     name: str
@@ -39,7 +39,7 @@ class ProgressDisplay:
         self._console = console
         self._listeners = list(listeners)
         self._title = ""
-        self._lines: list[Line] = []
+        self._lines: list[ProgressLine] = []
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=5, transient=True)
 
     def __enter__(self) -> "ProgressDisplay":
@@ -56,7 +56,7 @@ class ProgressDisplay:
         self._lines = [line for line in self._lines if line.seconds is None]  # what runs beside the parts goes on
 
     def started(self, name: str) -> None:
-        self._lines.append(Line(name))
+        self._lines.append(ProgressLine(name))
 
     def advanced(self, name: str, done: int, total: int) -> None:
         line = self._line(name)
@@ -74,12 +74,12 @@ class ProgressDisplay:
         """Tell `listener` the permanent lines from now on."""
         self._listeners.append(listener)
 
-    def counted(self) -> tuple[str, Line] | None:
+    def counted(self) -> tuple[str, ProgressLine] | None:
         """The title and the newest line that counts items and has not ended, if there is one."""
         counting = [line for line in self._lines if line.total and line.seconds is None]
         return (self._title, counting[-1]) if counting else None
 
-    def _line(self, name: str) -> Line:
+    def _line(self, name: str) -> ProgressLine:
         """The newest line of this name."""
         return next(line for line in reversed(self._lines) if line.name == name)
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from nbrl.flows.display.progress import plain
-from nbrl.tasks.comparison.overview import Row
+from nbrl.tasks.comparison.overview import RunRow
 
 MOST = {"answer": 20, "recipe": 16}  # widths at which columns are cut
 NARROW = 10  # and those where the last column would have no room
@@ -45,7 +45,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", 
     return shown
 
 
-def overview(rows: Sequence[Row], root: str) -> RenderableType:
+def overview(rows: Sequence[RunRow], root: str) -> RenderableType:
     """One row for each; below the table, why a run failed or what of it is damaged."""
     if not rows:
         return plain(f"there are no runs in {root} yet; `nbrl train RECIPE` makes one")
@@ -58,7 +58,7 @@ def overview(rows: Sequence[Row], root: str) -> RenderableType:
     return Group(table(COLUMNS, [_cells(row, now) for row in rows]), *reasons)
 
 
-def _cells(row: Row, now: float) -> list[str]:
+def _cells(row: RunRow, now: float) -> list[str]:
     state = f"running on {row.host}" if row.state == "running" else row.state
     iterations = "evaluation" if row.kind == "evaluations" else f"{row.iterations}/{'?' if row.planned is None else row.planned}"
     scores = [_score(value) for value in (row.first, row.last, row.best, row.rollouts)]

@@ -86,7 +86,7 @@ def _short(recorded: str) -> str:
     return recorded if len(recorded) <= SHOWN_CHARS else f"{recorded[:SHOWN_CHARS]}…"
 
 
-class Live:
+class EpisodeSpinner:
     """An nbrl.agent.kernel.Watcher and a context manager, which ends the spinner. Without a terminal there is no spinner."""
 
     def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from nbrl.flows.pages import render
-from nbrl.flows.pages.reading import KINDS, Reading, Row
+from nbrl.flows.pages.reading import KINDS, Reading, TrajectoryRow
 from nbrl.flows.pages.render import trajectory_page
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
@@ -76,7 +76,7 @@ def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
     return shown
 
 
-def filtered(rows: list[Row], chosen: dict[str, str]) -> list[Row]:
+def filtered(rows: list[TrajectoryRow], chosen: dict[str, str]) -> list[TrajectoryRow]:
     """The rows that have the chosen status and ability, and the text somewhere; by reward if an order is chosen."""
     text = chosen["text"].lower()
     found = [

@@ -20,7 +20,7 @@ COLUMNS = ["id", "group", "sample", "environment", "ability", "status", "answer"
 
 
 @dataclass(frozen=True)
-class Stage:
+class ShownStage:
     """An iteration, or an evaluation, of a run: `slug` names it in an address, `tables` are the keys of its trajectories."""
 
     slug: str
@@ -29,7 +29,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrajectoryRow:
     """A trajectory in a list. `reward`, `success` and `f1` are None where it was not scored."""
 
     id: str
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class ShownTrajectory:
     """One trajectory, its row of rewards, the answers that count as right, and the others of its group.
 
     `learner` are the learner's log-probs of the tokens of each step that it trained on.
@@ -56,7 +56,7 @@ class Found:
     trajectory: Trajectory
     rewards: Mapping[str, Any] | None
     expected: list[str]
-    siblings: list[Row]
+    siblings: list[TrajectoryRow]
     learner: Mapping[int, list[float]]
 
 
@@ -70,7 +70,7 @@ class Reading:
         """Kind and name of every run and evaluation that has trajectories or began."""
         return [(kind, name) for kind in KINDS for name in run_names(self.storage.list(kind))]
 
-    def stages(self, kind: str, name: str) -> list[Stage]:
+    def stages(self, kind: str, name: str) -> list[ShownStage]:
         """The stages that have trajectories, newest first. Raises ConfigError if there are none."""
         tables: dict[str, list[str]] = {}
         for key in filter(is_trajectories, self._keys(kind, name)):
@@ -79,21 +79,21 @@ class Reading:
                 tables.setdefault("-".join(parts), []).append(key)
         if not tables:
             raise ConfigError(f"{layout_of(kind, name).title} has no finished trajectories")
-        return [Stage(slug, _title(slug), sorted(keys)) for slug, keys in sorted(tables.items(), reverse=True)]
+        return [ShownStage(slug, _title(slug), sorted(keys)) for slug, keys in sorted(tables.items(), reverse=True)]
 
-    def stage(self, kind: str, name: str, slug: str) -> Stage:
+    def stage(self, kind: str, name: str, slug: str) -> ShownStage:
         """Raises ConfigError if there is none of this name."""
         for stage in self.stages(kind, name):
             if stage.slug == slug:
                 return stage
         raise ConfigError(f"{layout_of(kind, name).title} has no stage {slug!r}")
 
-    def rows(self, kind: str, name: str, stage: Stage) -> list[Row]:
+    def rows(self, kind: str, name: str, stage: ShownStage) -> list[TrajectoryRow]:
         """All trajectories of a stage, in the order in which they were asked for."""
         keys = self._keys(kind, name)
         return [row for table in stage.tables for row in self._rows(table, rewards_of(table, keys))]
 
-    def trajectory(self, kind: str, name: str, stage: Stage, identity: str) -> Found:
+    def trajectory(self, kind: str, name: str, stage: ShownStage, identity: str) -> ShownTrajectory:
         """Raises ConfigError if the stage has none with this id."""
         keys = self._keys(kind, name)
         for key in stage.tables:
@@ -103,7 +103,7 @@ class Reading:
                 scored = self._scored(rewards).get(identity)
                 siblings = [row for row in self._rows(key, rewards) if row.group == match.group]
                 expected = self._expected(key, kind, name, keys, match.group)
-                return Found(match, scored, expected, siblings, self._learner(key, keys, identity))
+                return ShownTrajectory(match, scored, expected, siblings, self._learner(key, keys, identity))
         raise ConfigError(f"{layout_of(kind, name).title} has no trajectory {identity!r} in {stage.title}")
 
     def picture(self, kind: str, name: str) -> bytes | None:
@@ -117,14 +117,14 @@ class Reading:
         checked_name(name)
         return self.storage.list(layout_of(kind, name).folder)
 
-    def _rows(self, table: str, rewards: str | None) -> list[Row]:
+    def _rows(self, table: str, rewards: str | None) -> list[TrajectoryRow]:
         read = read_trajectories(self.storage, table)
         steps = pc.list_value_length(read["steps"]).to_pylist()
         scored, rows = self._scored(rewards), []
         for row, count in zip(read.select(COLUMNS).to_pylist(), steps, strict=True):
             reward = scored.get(row["id"], {})
             earned = [reward.get(name) for name in ("total", "success", "f1")]
-            rows.append(Row(**row, steps=count, reward=earned[0], success=earned[1], f1=earned[2]))
+            rows.append(TrajectoryRow(**row, steps=count, reward=earned[0], success=earned[1], f1=earned[2]))
         return rows
 
     def _scored(self, rewards: str | None) -> dict[str, dict[str, Any]]:

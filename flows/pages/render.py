@@ -12,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from nbrl.agent.context.notepad import notes
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
-from nbrl.flows.pages.reading import Found, Row, Stage
-from nbrl.flows.pages.tokens import DIFFERS, Action, Decode, action, branches
+from nbrl.flows.pages.reading import ShownStage, ShownTrajectory, TrajectoryRow
+from nbrl.flows.pages.tokens import DIFFERS, ActionTokens, Decode, action, branches
 
 FACETS = ("total", "success", "em", "f1", "qa", "answered", "format", "execution", "length")
 
@@ -49,17 +49,19 @@ def overview(names: Sequence[tuple[str, str]], root: str) -> str:
     return _page("overview.html", title="runs", names=names, root=root)
 
 
-def run_page(kind: str, name: str, stages: Sequence[Stage], curve: bytes | None) -> str:
+def run_page(kind: str, name: str, stages: Sequence[ShownStage], curve: bytes | None) -> str:
     return _page("run.html", title=name, kind=kind, name=name, stages=stages, curve=picture(curve or b""))
 
 
-def stage_page(kind: str, name: str, stage: Stage, rows: Sequence[Row], chosen: dict[str, str], of_all: int) -> str:
+def stage_page(
+    kind: str, name: str, stage: ShownStage, rows: Sequence[TrajectoryRow], chosen: dict[str, str], of_all: int
+) -> str:
     return _page(
         "stage.html", title=f"{name}: {stage.title}", kind=kind, name=name, stage=stage, rows=rows, chosen=chosen, of_all=of_all
     )
 
 
-def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: Decode, alone: bool = False) -> str:
+def trajectory_page(kind: str, name: str, stage: ShownStage, found: ShownTrajectory, decode: Decode, alone: bool = False) -> str:
     """The page of one trajectory; `alone`, it has no links to others and can be sent to anybody as a file."""
     trajectory, rewards = found.trajectory, found.rewards or {}
     sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
@@ -71,7 +73,7 @@ def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: De
             {
                 "step": step,
                 "notes": notes(step.notepad) if step.notepad != before else "",
-                "action": sampled.get(place, Action([])),
+                "action": sampled.get(place, ActionTokens([])),
                 "reward": earned[place] if place < len(earned) else None,
             }
         )

@@ -49,7 +49,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Action:
+class ActionTokens:
     """The tokens of one sampled action."""
 
     tokens: list[Token]
@@ -93,16 +93,16 @@ def decoder(folder: str) -> Decode:
     return decode
 
 
-def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> Action:
+def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> ActionTokens:
     """The tokens of a sampled node; none if its ids are unknown, as those of a chat server.
 
     `learner` are the learner's log-probs of its tokens, or empty if it did not compute them.
     """
     if all(token == UNKNOWN for token in node.token_ids):
-        return Action([])
+        return ActionTokens([])
     other = learner if len(learner) == len(node.token_ids) else [None] * len(node.token_ids)
     rows = zip(node.token_ids, node.logprobs, other, strict=True)
-    return Action([Token(decode(token), token, engine, trainer) for token, engine, trainer in rows])
+    return ActionTokens([Token(decode(token), token, engine, trainer) for token, engine, trainer in rows])
 
 
 @dataclass(frozen=True)

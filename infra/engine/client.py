@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from nbrl.infra.engine.settings import headers
-from nbrl.infra.engine.weight_group import Bucket, Comparison, WeightGroup
+from nbrl.infra.engine.weight_group import Bucket, WeightComparison, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
@@ -72,12 +72,12 @@ class EngineClient:
     async def weights_version(self) -> str:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
 
-    async def compare(self, folder: Path | str) -> Comparison:
+    async def compare(self, folder: Path | str) -> WeightComparison:
         """Compare the weights that it serves, bit for bit, with the files of a folder, cast to the engine's dtype."""
         return await self._compared(f"equals:{folder}")
 
-    async def _compared(self, action: str) -> Comparison:
-        return Comparison.of((await self._call("POST", "/weights_checker", {"action": action})).json()["ranks"])
+    async def _compared(self, action: str) -> WeightComparison:
+        return WeightComparison.of((await self._call("POST", "/weights_checker", {"action": action})).json()["ranks"])
 
     async def answers(self, limit_s: float) -> bool:
         """Whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
@@ -126,13 +126,13 @@ class EngineClient:
         """Serve an adapter no more, once the last request that named it has ended."""
         await self._call("POST", "/unload_lora_adapter", {"lora_name": adapter_name(version)})
 
-    async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> Comparison:
+    async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> WeightComparison:
         """Swap in the weights that rank 0 of a group sends, and compare them, bit for bit, with what it sends once more.
 
         Raises PublishError if they do not arrive whole. The engine then stays paused, under a version that nobody asks for,
         until weights are published in it.
         """
-        found: list[Comparison] = []
+        found: list[WeightComparison] = []
 
         async def take() -> None:
             await self._call("POST", "/init_weights_update_group", group.to_join())

@@ -7,7 +7,7 @@ from pathlib import Path
 from nbrl.infra.engine.command import AdapterRoom, Door, Member
 from nbrl.infra.engine.server import EngineServer, launch, probed_host, wait
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings, PlacedFolder
+from nbrl.infra.node_cache import CopyLease, NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.process.child import free_port
 from nbrl.infra.process.identity import here
 
@@ -34,7 +34,7 @@ class EngineHost:
         self._door, self._gpus, self._port, self._cache = door, gpus, port, NodeCache(nodes)
         self._server: EngineServer | None = None
         self._changing = threading.Lock()  # not held while an engine is waited for, so that it can be stopped
-        self._leases: dict[tuple[str, str], Lease] = {}
+        self._leases: dict[tuple[str, str], CopyLease] = {}
 
     def meeting(self) -> str:
         """A free address of this machine, for the members of an engine to meet."""

@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.gpu import gpus
 from nbrl.infra.ray_data import Resources
 
 
-class EngineSettings(BaseModel):
+class EngineSettings(ClosedModel):
     """How to run SGLang. Every engine serves the same model; `count` of them share the work, each with its own port."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: str = Field(
         ".venv-engine",
         description="folder of the Python environment with SGLang, relative to the current folder or else to the repository; the "
         "repository's own first when not set",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto uses the GPUs if there are any")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
@@ -37,14 +36,14 @@ class EngineSettings(BaseModel):
         default=1,
         ge=1,
         description="engines that share the work, each with all the weights",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs of one engine; its weights are split over them")
     machines: int = Field(
         default=1,
         ge=1,
         description="machines of a cluster over which one engine is split; each gives it tensor_parallel / machines GPUs",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     max_total_tokens: int | None = Field(
         default=None,
@@ -55,14 +54,14 @@ class EngineSettings(BaseModel):
         default=64,
         ge=1,
         description="requests that one engine processes at once; further ones wait",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that one engine takes, such as {engine: 1}: it is placed where they are",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
-    threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra={"decides": False})
+    threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra=FREE)
     base_seed: int = Field(0, description="seed of the first engine's sampling; each further engine has the next number")
     seeded_sampling: bool = Field(
         False, description="sample each request with a seed of its own, so that the same request gives the same tokens"
@@ -72,19 +71,19 @@ class EngineSettings(BaseModel):
         ge=1024,
         le=65535,
         description="port of the first engine, the others take the ports after it; any free ports when not set",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     start_timeout_s: float = Field(
         default=900,
         gt=0,
         description="maximum seconds until an engine answers after its start; on a GPU the first one compiles kernels",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     request_timeout_s: float = Field(
         default=120,
         gt=0,
         description="maximum seconds of one request, including the wait for its turn",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     extra_args: dict[str, str] = Field(
         {}, description="further flags of SGLang's server, without their dashes; the value is empty if a flag takes none"

@@ -60,7 +60,7 @@ class WeightGroup:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class WeightComparison:
     """Parameters of the engine, by name: how many equal the files, which differ, and of which nothing is known.
 
     `why` says what kept the engine from comparing, if anything did.
@@ -72,7 +72,7 @@ class Comparison:
     why: str = ""
 
     @classmethod
-    def of(cls, ranks: Sequence[dict[str, Any]]) -> "Comparison":
+    def of(cls, ranks: Sequence[dict[str, Any]]) -> "WeightComparison":
         """Of what each rank of the engine answered: a parameter that differs on one of them differs."""
         different = {name for rank in ranks for name in rank["different"]}
         unproved = {name for rank in ranks for name in rank["unproved"]} - different

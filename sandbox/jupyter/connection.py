@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from nbrl.sandbox.inside import zmtp
-from nbrl.sandbox.jupyter.messages import Message, MessageCodec
+from nbrl.sandbox.jupyter.messages import KernelMessage, MessageCodec
 from nbrl.sandbox.share import Share
 from nbrl.sandbox.start.kernel_process import Address
 
@@ -142,7 +142,9 @@ class Connection:
     """Calls `receive` for each message that this kernel signed, and `broken` once when a channel ends for good, because the
     kernel ended, a message had more than `largest` bytes, or the protocol was violated."""
 
-    def __init__(self, address: Address, largest: int, receive: Callable[[Message], None], broken: Callable[[], None]) -> None:
+    def __init__(
+        self, address: Address, largest: int, receive: Callable[[KernelMessage], None], broken: Callable[[], None]
+    ) -> None:
         self._codec = MessageCodec(address.key)
         self._receive = receive
         self._broken = broken

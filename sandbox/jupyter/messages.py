@@ -17,7 +17,7 @@ _DELIMITER = b"<IDS|MSG>"
 
 
 @dataclass(frozen=True)
-class Message:
+class KernelMessage:
     """A message of the kernel: its type, the id of the request it answers (`parent`), its content and the content's bytes."""
 
     kind: str
@@ -52,7 +52,7 @@ class MessageCodec:
         parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
         return identity, [_DELIMITER, self._sign(parts), *parts]
 
-    def parse(self, frames: list[bytes]) -> Message | None:
+    def parse(self, frames: list[bytes]) -> KernelMessage | None:
         """Decode the message in `frames`; None if it is malformed or not signed by this kernel's key."""
         try:
             start = frames.index(_DELIMITER)
@@ -65,6 +65,6 @@ class MessageCodec:
             kind, answered = header.get("msg_type", ""), parent.get("msg_id", "")
             if not (isinstance(kind, str) and isinstance(answered, str)):
                 return None
-            return Message(kind, answered, content, len(parts[3]))
+            return KernelMessage(kind, answered, content, len(parts[3]))
         except (ValueError, RecursionError):
             return None

@@ -14,7 +14,7 @@ Status = Literal["ok", "error", "timeout", "dead"]
 
 
 @dataclass(frozen=True)
-class Output:
+class KernelOutput:
     """One output of a cell. `name` is the stream's; `ename` and `evalue` are the error's; `image` is a PNG file or empty."""
 
     kind: Literal["stream", "result", "error", "display"]
@@ -30,7 +30,7 @@ class Execution:
     """How a cell ended. `timeout`: interrupted, the kernel still answers. `dead`: the kernel has ended."""
 
     status: Status
-    outputs: list[Output]
+    outputs: list[KernelOutput]
     expressions: dict[str, dict[str, Any]]
     seconds: float
 
@@ -174,16 +174,16 @@ class Outputs:
         self._pieces.clear()
         self._held, self._lost, self._pictures, self._clear = 0, 0, 0, False
 
-    def finish(self) -> list[Output]:
+    def finish(self) -> list[KernelOutput]:
         """Return the outputs within the limit. An output may use its share, or more if others leave theirs unused."""
         texts = [piece.text(self.limit) for piece in self._pieces]
         allowed = _shares([len(text.encode()) for text in texts], self.limit)
         outputs = []
         for piece, text, share in zip(self._pieces, texts, allowed, strict=True):
             named = {"name": piece.name, "ename": piece.ename, "evalue": piece.evalue}
-            outputs.append(Output(piece.kind, shorten(text, share), **named, image=piece.image))
+            outputs.append(KernelOutput(piece.kind, shorten(text, share), **named, image=piece.image))
         if self._lost:
-            note = Output("stream", f"… {self._lost} outputs cut …\n", name="stderr")
+            note = KernelOutput("stream", f"… {self._lost} outputs cut …\n", name="stderr")
             outputs.insert((len(outputs) + 1) // 2, note)
         return outputs
 

@@ -180,7 +180,7 @@ def _filter(settings: SandboxSettings) -> bytes:
         return b""
 
 
-def _groups(plan: cgroups.Plan, settings: SandboxSettings) -> Groups | None:
+def _groups(plan: cgroups.CgroupPlan, settings: SandboxSettings) -> Groups | None:
     try:
         return Groups.make(plan, settings)
     except OSError as error:

@@ -66,7 +66,7 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
     return mounted
 
 
-class Plan(NamedTuple):
+class CgroupPlan(NamedTuple):
     """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2).
 
     In version 1 `cpu` starts the names of the kernels' groups for the processors, where that controller is by itself.
@@ -77,19 +77,19 @@ class Plan(NamedTuple):
     cpu: Path | None = None
 
 
-def plan(name: str) -> Plan:
+def plan(name: str) -> CgroupPlan:
     """Plan the groups without making any. A plan without parents means that the machine has no control groups."""
     mounted = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     first = {controller: place.own for place in mounted if place.version == 1 for controller in place.controllers}
     if all(controller in first for controller in _CONTROLLERS):
         parents = tuple(dict.fromkeys(first[controller] / name for controller in _CONTROLLERS))
         cpu = first["cpu"] / name if "cpu" in first else None
-        return Plan(1, parents, None if cpu in parents else cpu)
+        return CgroupPlan(1, parents, None if cpu in parents else cpu)
     second = next((place for place in mounted if place.version == 2), None)
     if second is None:
-        return Plan(2, ())
+        return CgroupPlan(2, ())
     beside = [second.own.parent / name] if second.own != second.top else []
-    return Plan(2, (second.own / name, *beside))
+    return CgroupPlan(2, (second.own / name, *beside))
 
 
 def _write(file: Path, value: object) -> None:
@@ -162,7 +162,7 @@ class Group:
 class Groups:
     """The parent groups of one launcher, made; `admit` moves each kernel into a child of its own."""
 
-    def __init__(self, plan: Plan, settings: SandboxSettings) -> None:
+    def __init__(self, plan: CgroupPlan, settings: SandboxSettings) -> None:
         self._plan = plan
         memory = memory_limit(settings)
         self._memory = ("memory.limit_in_bytes" if plan.version == 1 else "memory.max", memory)
@@ -172,7 +172,7 @@ class Groups:
         self._free: list[Group] = []
 
     @classmethod
-    def make(cls, plan: Plan, settings: SandboxSettings) -> "Groups":
+    def make(cls, plan: CgroupPlan, settings: SandboxSettings) -> "Groups":
         """Make the parents where the plan says. Raises OSError, with nothing left, where none can be made."""
         if plan.version == 1:
             try:
@@ -194,7 +194,7 @@ class Groups:
                 failure = error
                 remove_groups([str(parent)])
                 continue
-            return cls(Plan(2, (parent,)), settings)
+            return cls(CgroupPlan(2, (parent,)), settings)
         raise failure
 
     def admit(self, pid: int, name: str) -> Group:

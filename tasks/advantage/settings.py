@@ -8,7 +8,9 @@ In the table of rewards a trajectory without a step has one row with only its na
 from typing import Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from nbrl.infra.closed import FiniteModel
 
 GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl")
 OVER_TOKENS = ("bilevel_gae", "bilevel_reinforce_pp")
@@ -25,12 +27,10 @@ ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32())
 REWARDS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("reward", pa.float64())])
 
 
-class AdvantageSettings(BaseModel):
+class AdvantageSettings(FiniteModel):
     """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step; each is refused if the
     estimator does not use it. The group-relative estimators score whole trajectories, undiscounted.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     estimator: Literal[
         "reinforce_pp",

@@ -3,45 +3,38 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.figures import Cost, Pair, paired
-from nbrl.tasks.comparison.side import Evaluated, Setting, Side, differing, read
-from nbrl.tasks.comparison.sigmoid import LEAST, Fit, Point, fit
+from nbrl.tasks.comparison.compared import Evaluated, Setting, Side, differing, read
+from nbrl.tasks.comparison.figures import Pair, RunCost, paired
+from nbrl.tasks.comparison.sigmoid import LEAST, CurvePoint, Fit, fit
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.statistics import Estimate
 
 
-class Score(BaseModel):
+class HeldOutScore(ClosedModel):
     """A held-out score after some updates, which are None for an evaluation of its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     updates: int | None
     estimate: Estimate
 
 
-class Compared(BaseModel):
+class Compared(ClosedModel):
     """One side. `fitted` says which of its curves the sigmoid is of."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     label: str
     kind: Literal["runs", "evaluations"]
-    final: Score
-    best: Score
-    cost: Cost
-    rollouts: tuple[Point, ...]
-    held_out: tuple[Point, ...]
+    final: HeldOutScore
+    best: HeldOutScore
+    cost: RunCost
+    rollouts: tuple[CurvePoint, ...]
+    held_out: tuple[CurvePoint, ...]
     fitted: Literal["held-out", "rollouts", ""]
     fit: Fit | None
 
 
-class Comparison(BaseModel):
+class Comparison(ClosedModel):
     """`pairs` are of the final evaluations: each side with the first. `settings` are those that differ."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sides: tuple[Compared, ...]
     pairs: tuple[Pair, ...]
@@ -92,5 +85,5 @@ def _compared(side: Side) -> Compared:
     )
 
 
-def _score(evaluated: Evaluated) -> Score:
-    return Score(updates=evaluated.updates, estimate=evaluated.estimate)
+def _score(evaluated: Evaluated) -> HeldOutScore:
+    return HeldOutScore(updates=evaluated.updates, estimate=evaluated.estimate)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.evaluation.answers import question_id
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Difference, difference
@@ -14,7 +14,7 @@ from nbrl.tasks.runs.history import Record
 NOT_NODES = ("overhead", "overhead_share")
 
 
-class Question(NamedTuple):
+class ComparedQuestion(NamedTuple):
     """What makes a question the same as another, whatever its id is: its text, its references, and the files with it."""
 
     text: str
@@ -23,10 +23,8 @@ class Question(NamedTuple):
     files: tuple[str, ...] = ()
 
 
-class Pair(BaseModel):
+class Pair(ClosedModel):
     """The second less the first on their `common` questions; no difference where there are none. `other` are the rest of each."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: str
     second: str
@@ -35,26 +33,26 @@ class Pair(BaseModel):
     difference: Difference | None
 
 
-def scores_by_question(answers: pa.Table, asked: pa.Table, mode: str) -> dict[Question, float]:
+def scores_by_question(answers: pa.Table, asked: pa.Table, mode: str) -> dict[ComparedQuestion, float]:
     """The score of each question that counts in this mode; `asked` are the questions as the evaluation had them.
 
     One that was asked under two ids has the mean of both.
     """
     rows = {question_id(row["environment"], row["id"]): row for row in asked.to_pylist()}
     texts = {row["question_id"]: row for row in answers.select(["question_id", "question", "references"]).to_pylist()}
-    found: dict[Question, list[float]] = {}
+    found: dict[ComparedQuestion, list[float]] = {}
     for name, score in question_scores(answers, mode).items():
         found.setdefault(_question(texts[name], rows.get(name, {})), []).append(score)
     return {question: sum(scores) / len(scores) for question, scores in found.items()}
 
 
-def _question(answered: Mapping[str, Any], asked: Mapping[str, Any]) -> Question:
+def _question(answered: Mapping[str, Any], asked: Mapping[str, Any]) -> ComparedQuestion:
     files = tuple(sorted(f"{file['name']} {file['digest']}" for file in asked.get("files") or ()))
     references = tuple(sorted(answered["references"] or ()))
-    return Question(answered["question"], references, asked.get("reference") or "", files)
+    return ComparedQuestion(answered["question"], references, asked.get("reference") or "", files)
 
 
-def paired(first: tuple[str, Mapping[Question, float]], second: tuple[str, Mapping[Question, float]]) -> Pair:
+def paired(first: tuple[str, Mapping[ComparedQuestion, float]], second: tuple[str, Mapping[ComparedQuestion, float]]) -> Pair:
     """The paired bootstrap over the questions that both have; each side is its label and its scores."""
     one, two = first[1], second[1]
     common = sorted(one.keys() & two.keys())
@@ -63,13 +61,11 @@ def paired(first: tuple[str, Mapping[Question, float]], second: tuple[str, Mappi
     return Pair(first=first[0], second=second[0], common=len(common), other=rest, difference=found)
 
 
-class Cost(BaseModel):
+class RunCost(ClosedModel):
     """Wall, processor and GPU seconds are by node; `iteration` is the wall time of whole iterations.
 
     Held-out evaluations of a run are not in it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     iterations: int | None
     trajectories: int
@@ -79,9 +75,9 @@ class Cost(BaseModel):
     gpu_seconds: dict[str, float]
 
 
-def cost_of(records: Sequence[Record]) -> Cost:
+def cost_of(records: Sequence[Record]) -> RunCost:
     """That of these iterations."""
-    return Cost(
+    return RunCost(
         iterations=len(records),
         trajectories=int(sum(record.metrics.get("rollout/trajectories", 0.0) for record in records)),
         sampled_tokens=int(sum(map(tokens_of, records))),

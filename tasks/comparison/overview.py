@@ -4,8 +4,7 @@ import socket
 from collections.abc import Callable, Collection
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import OtherFormatError, RunError
@@ -24,15 +23,13 @@ ENDED: dict[str, State] = {"FINISHED": "stopped", "FAILED": "failed", "KILLED": 
 T = TypeVar("T")
 
 
-class Row(BaseModel):
+class RunRow(ClosedModel):
     """A run or an evaluation; what nobody can tell is None or empty.
 
     `host` is where it runs now, `reason` why it failed, was stopped or cannot be read, or what is damaged. `first`, `last` and
     `best` are its held-out scores, `rollouts` the success of the newest iteration's own. `bytes` is what it takes of a local
     storage, `began` in seconds since 1970.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     kind: Kind
@@ -55,7 +52,7 @@ class Row(BaseModel):
         return None if self.began is None else max(0.0, now - self.began)
 
 
-def overview(storage: Storage) -> list[Row]:
+def overview(storage: Storage) -> list[RunRow]:
     """All of them, those that began last first. What is damaged has a row too."""
     rows = [_row(storage, kind, name, keys) for kind in (RUNS, EVALUATIONS) for name, keys in _by_name(storage, kind)]
     return sorted(rows, key=lambda row: (-(row.began or 0.0), row.kind, row.name))
@@ -88,7 +85,7 @@ class _Reader:
             return otherwise
 
 
-def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -> Row:
+def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -> RunRow:
     layout, read = layout_of(kind, name), _Reader()
     starts = read(lambda: first_and_newest(storage, layout), None)
     known = read(lambda: known_run(storage, name, kind), None) if layout.identity in keys else None
@@ -111,7 +108,7 @@ def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -
         complete = read(lambda: _summarised(storage, layout, keys, done), None)
     if layout.identity not in keys:
         read.faults.append(f"{storage.uri(layout.identity)} is missing")
-    return Row(**facts, **_state(storage, layout, complete, facts, read))
+    return RunRow(**facts, **_state(storage, layout, complete, facts, read))
 
 
 def _scores(storage: Storage, run: Run) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+
+from nbrl.infra.closed import ClosedModel
 
 Floats = NDArray[np.float64]
 LEAST = 6  # points
@@ -24,17 +25,15 @@ BEYOND = 100.0  # Cmid is at most this many times the largest C
 PARAMETERS = 4
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A success after so many cumulative sampled tokens."""
 
     tokens: float
     success: float
 
 
-class Sigmoid(BaseModel):
+class Sigmoid(ClosedModel):
     """The parameters; `middle` (Cmid) is in tokens."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     start: float
     ceiling: float
@@ -52,10 +51,8 @@ class Sigmoid(BaseModel):
         )
 
 
-class Fit(BaseModel):
+class Fit(ClosedModel):
     """The sigmoid of a curve with the 95 % interval of its ceiling; `why` says why there is no ceiling to tell, if it is so."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     points: int
     sigmoid: Sigmoid | None = None
@@ -73,11 +70,11 @@ class Fit(BaseModel):
         return f"{self.sigmoid.ceiling:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def fit(points: Sequence[Point]) -> Fit:
+def fit(points: Sequence[CurvePoint]) -> Fit:
     """Fit the sigmoid to the points of one curve."""
     if len(points) < LEAST:
         return Fit(points=len(points), why=f"{len(points)} points, and a fit needs {LEAST}")
-    tokens, success = (np.asarray([getattr(point, name) for point in points], dtype=np.float64) for name in Point._fields)
+    tokens, success = (np.asarray([getattr(point, name) for point in points], dtype=np.float64) for name in CurvePoint._fields)
     if tokens.max() <= 0:
         return Fit(points=len(points), why="no tokens were sampled between the points")
     scaled = tokens / tokens.max()

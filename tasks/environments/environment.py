@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, table_of
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, World
 
@@ -25,10 +26,8 @@ class Tables:
         return self.train if name == "train" else self.held_out
 
 
-class Environment(BaseModel):
+class Environment(ClosedModel):
     """What the kinds of environments have in common."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     weight: float = Field(
         1.0,

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import NAME, RUNS
@@ -17,13 +18,11 @@ from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.run import find_run, known_run, unknown
 
 
-class Subject(BaseModel):
+class Subject(ClosedModel):
     """A run's policy after `updates` updates, or else a folder, or a model behind a server.
 
     `name` is what reports call it, `digest` that of its weights, or of the server's address and the model's name there.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     digest: str

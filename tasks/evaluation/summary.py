@@ -1,7 +1,8 @@
 """The summary of a finished evaluation, from which its report, its artifacts and its MLflow run are made."""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.evaluation.scores import Scores
@@ -9,15 +10,13 @@ from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.layout.runs import EvaluationLayout
 
 
-class EvaluationSummary(BaseModel):
+class EvaluationSummary(ClosedModel):
     """`scores` are the scores with their intervals; `metrics` holds the same numbers by name.
 
     `failed` trajectories are left out of the scores, `unscored` ones count as wrong. `seconds` is the wall time of sampling and
     scoring, `processor_seconds` and `gpu_seconds` what they used of this machine:
     all three by the process that finished the evaluation.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     recipe: str

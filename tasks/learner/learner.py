@@ -11,14 +11,14 @@ import torch
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.node_cache import Lease
+from nbrl.infra.node_cache import CopyLease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.batch import Batch, make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.hugging_face import Rounding
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
-from nbrl.tasks.learner.checkpoint.shelf import shelf_on
+from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.model.load import Adapters, Layers, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
@@ -31,7 +31,7 @@ from nbrl.tasks.learner.step import proving
 from nbrl.tasks.learner.step.optimizer import OptimizedModel, digest_of, learning_rate
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
-from nbrl.tasks.learner.step.train import Trained, train
+from nbrl.tasks.learner.step.train import StepReport, train
 from nbrl.tasks.learner.writer import CheckpointWriter
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.seeds import derive_seed
@@ -64,7 +64,7 @@ class Learner:
         self._settings, self._device, self._seed = settings, device, seed
         self._dtype = DTYPES[settings.passes_dtype(device.type == "cuda")]
         self._ranks, self._timer = Ranks(device), Timer(device)
-        self._storage, self._shelf = places.storage, shelf_on(places.storage, places.nodes, self._ranks)
+        self._storage, self._shelf = places.storage, store_on(places.storage, places.nodes, self._ranks)
         self._initial = self._ranks.together(places.initial)
         model_path = self._model_path = str(self._initial.path)
         self._ranks.together(lambda: check_model(model_path))
@@ -145,7 +145,7 @@ class Learner:
         self._holds = ranks.from_first(lambda: self._identity(out))
         return result
 
-    def open(self, checkpoint: str, part: str) -> Lease:
+    def open(self, checkpoint: str, part: str) -> CopyLease:
         """The part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
         return self._shelf.open(checkpoint, part)
 
@@ -156,7 +156,7 @@ class Learner:
     def _identity(self, checkpoint: str | None) -> str:
         return INITIAL if checkpoint is None else checkpoint_identity(self._storage, checkpoint)
 
-    def _train(self, loaded: _Loaded, order: UpdateOrder, batch: Batch) -> tuple[Trained, dict[str, float]]:
+    def _train(self, loaded: _Loaded, order: UpdateOrder, batch: Batch) -> tuple[StepReport, dict[str, float]]:
         """Take the order's steps; return what they report, and what the estimator did."""
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)

@@ -9,22 +9,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.engine.weight_group import Bucket, WeightGroup
 from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.proof import Proof
 
 
-class StoredTable(BaseModel):
+class StoredTable(ClosedModel):
     """A table on the storage, and the SHA-256 of its bytes; empty if they are not to be compared."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str
     digest: str = ""
 
 
-class UpdateOrder(BaseModel):
+class UpdateOrder(ClosedModel):
     """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
 
     `trajectories`: tables in agent.trajectory.SCHEMA. `advantages`: a table with columns trajectory (string), step (int32) and
@@ -44,8 +43,6 @@ class UpdateOrder(BaseModel):
     does next, or not at all.
     `repeats`: where `checkpoint_in` has no state, the orders since the last checkpoint that has one, the oldest first.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     iteration: int = Field(ge=0)
     seed: int = Field(0, ge=0)
@@ -69,23 +66,19 @@ class UpdateOrder(BaseModel):
         return self.repeats[0].checkpoint_in if self.repeats else self.checkpoint_in
 
 
-class OfferOrder(BaseModel):
+class OfferOrder(ClosedModel):
     """Rank 0 is to listen for the engines that take the weights of a checkpoint from it. It changes nothing on the storage.
 
     `cluster`: the engines may be on other machines. `limit_s`: of each wait for the engines.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
     cluster: bool
     limit_s: float = Field(gt=0)
 
 
-class Offer(BaseModel):
+class Offer(ClosedModel):
     """Where rank 0 listens, what it will send, and whether it has a GPU of its own to send from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str
     port: int
@@ -93,20 +86,16 @@ class Offer(BaseModel):
     cuda: bool
 
 
-class SendOrder(BaseModel):
+class SendOrder(ClosedModel):
     """Rank 0 is to send what it offered, twice: to be loaded, and to be compared."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     group: WeightGroup
 
 
-class AdapterOrder(BaseModel):
+class AdapterOrder(ClosedModel):
     """Rank 0 is to send the adapter of a checkpoint, as that of the weights `version`, to the engine at `url`, whose requests
     must bring the key.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
     version: str

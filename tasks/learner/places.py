@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings, PlacedFolder
+from nbrl.infra.node_cache import CopyLease, NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage
 
 
@@ -14,6 +14,6 @@ class Places:
     storage: Storage
     nodes: NodeSettings = field(default_factory=NodeSettings)
 
-    def initial(self) -> Lease:
+    def initial(self) -> CopyLease:
         """The initial model on this machine. Raises StorageError if it cannot be had."""
         return self.model.lease(NodeCache(self.nodes))

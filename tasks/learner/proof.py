@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from nbrl.infra.closed import ClosedModel
+
 QUANTILE = 0.99
 
 
@@ -40,13 +42,11 @@ class ProofSequence(BaseModel):
     logprobs: list[float]
 
 
-class Proof(BaseModel):
+class Proof(ClosedModel):
     """Sequences to score, and the mismatch of engine and trainer over the batch's sampled tokens before the first step.
 
     `before` is None where nothing sampled was scored before the first step.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sequences: list[ProofSequence]
     before: Mismatch | None

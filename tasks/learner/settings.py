@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from nbrl.infra.closed import FREE, FiniteModel
 from nbrl.infra.gpu import computes_in_bfloat16
 from nbrl.infra.ray_data import Resources
 
@@ -17,17 +18,13 @@ Old = Annotated[
 ]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PolicyGradientLoss(_Closed):
+class PolicyGradientLoss(FiniteModel):
     """-A log pi, strictly on-policy: one optimiser step per batch, so there is no ratio and only the gradient is clipped."""
 
     kind: Literal["policy_gradient"] = Field("policy_gradient", description="chooses this loss")
 
 
-class PpoLoss(_Closed):
+class PpoLoss(FiniteModel):
     """PPO's clipped ratio per token, with a lower bound for negative advantages (dual clip)."""
 
     kind: Literal["ppo"] = Field(description="chooses this loss")
@@ -37,7 +34,7 @@ class PpoLoss(_Closed):
     old: Old = "trainer"
 
 
-class GspoLoss(_Closed):
+class GspoLoss(FiniteModel):
     """GSPO: one length-normalised ratio for each sampled action, clipped as a whole."""
 
     kind: Literal["gspo"] = Field(description="chooses this loss")
@@ -46,7 +43,7 @@ class GspoLoss(_Closed):
     old: Old = "trainer"
 
 
-class CispoLoss(_Closed):
+class CispoLoss(FiniteModel):
     """CISPO: -sg(clipped ratio) A log pi; a clipped token keeps its gradient."""
 
     kind: Literal["cispo"] = Field(description="chooses this loss")
@@ -55,7 +52,7 @@ class CispoLoss(_Closed):
     old: Old = "trainer"
 
 
-class DppoLoss(_Closed):
+class DppoLoss(FiniteModel):
     """DPPO: the ratio; no gradient once a token's probability has moved by more than delta in the direction of A."""
 
     kind: Literal["dppo"] = Field(description="chooses this loss")
@@ -67,7 +64,7 @@ RatioLoss = PpoLoss | GspoLoss | CispoLoss | DppoLoss
 LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss | DppoLoss, Field(discriminator="kind")]
 
 
-class TisSettings(_Closed):
+class TisSettings(FiniteModel):
     """Importance sampling between the engine that sampled, perhaps with older weights, and the trainer that learns:
     w = pi_trainer / pi_engine, a constant.
     """
@@ -89,7 +86,7 @@ class TisSettings(_Closed):
         return 0.0 if self.kind == "truncate" else 1 / self.high, self.high
 
 
-class CriticSettings(_Closed):
+class CriticSettings(FiniteModel):
     """A separate model with a value head, begun from the policy's folder, for estimators that need values (gae, bilevel_*)."""
 
     lr: float = Field(1e-5, gt=0, description="learning rate of the critic")
@@ -99,7 +96,7 @@ class CriticSettings(_Closed):
     )
 
 
-class LoraSettings(_Closed):
+class LoraSettings(FiniteModel):
     """Low-rank adapters on a frozen policy: layers compute W + (alpha / rank) B A, and only A and B are trained.
 
     There is no dropout: the policy that is trained is the one that sampled.
@@ -115,24 +112,20 @@ class LoraSettings(_Closed):
     )
 
 
-class StepSettings(_Closed):
+class StepSettings(FiniteModel):
     """How an optimiser step is computed, whatever the policy learns from."""
 
-    workers: int = Field(
-        2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra={"decides": False}
-    )
+    workers: int = Field(2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra=FREE)
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that each rank takes, such as {learner: 1}: it is placed where they are",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
-    threads_per_worker: int = Field(
-        1, ge=1, description="CPU threads of one worker's tensor operations", json_schema_extra={"decides": False}
-    )
+    threads_per_worker: int = Field(1, ge=1, description="CPU threads of one worker's tensor operations", json_schema_extra=FREE)
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="auto uses CUDA if the Ray cluster has GPUs; each worker then needs one",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
         "float32",
@@ -144,12 +137,12 @@ class StepSettings(_Closed):
         gt=0,
         description="maximum seconds of an update, or of a block of a warm start; after that a rank hangs, and the services of a "
         "training are started again",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     activation_checkpointing: bool = Field(
         False,
         description="a layer keeps only its input and is forwarded again in the backward pass: less memory, more time",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     compile_layers: bool = Field(
         False,
@@ -170,7 +163,7 @@ class StepSettings(_Closed):
         8192,
         ge=1,
         description="unique tokens of one forward pass; an action whose path is longer has a pass of its own",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
 
     @model_validator(mode="after")
@@ -193,7 +186,7 @@ class UpdateSettings(StepSettings):
         (),
         description="what is kept in host memory instead of on the GPU: optimizer (trained weights, gradients and moments, "
         "with the optimiser step on the CPU), reference (its weights)",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     loss: LossSettings = Field(PolicyGradientLoss(), description="what a step makes smaller: see docs/learning.md")
     epochs: int = Field(1, ge=1, description="passes over a batch")
@@ -211,7 +204,7 @@ class UpdateSettings(StepSettings):
         lt=1,
         description="the run stops once the effective sample size of three iterations in a row was a smaller share of the "
         "tokens than this (mismatch/ess_share)",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate after the warm-up")

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from nbrl.tasks.learner.checkpoint.sharded_state import Writing
-from nbrl.tasks.learner.checkpoint.shelf import Shelf
+from nbrl.tasks.learner.checkpoint.store import CheckpointStore
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks, Timer, give_back
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
@@ -21,7 +21,7 @@ HOST = torch.device("cpu")
 class CheckpointWriter:
     """All ranks call the same methods in the same sequence. `names` are those of the models that have states."""
 
-    def __init__(self, shelf: Shelf, ranks: Ranks, timer: Timer, names: list[str]) -> None:
+    def __init__(self, shelf: CheckpointStore, ranks: Ranks, timer: Timer, names: list[str]) -> None:
         self._shelf, self._ranks, self._timer = shelf, ranks, timer
         # States are written beside other work, each over its own group, because collectives of one group must not interleave.
         self._groups = {name: dist.new_group(backend="gloo") for name in names}

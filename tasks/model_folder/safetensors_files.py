@@ -33,7 +33,7 @@ class TensorInfo(BaseModel):
         return math.prod(self.shape)
 
 
-class Index(BaseModel):
+class WeightIndex(BaseModel):
     """The file of each tensor."""
 
     weight_map: dict[str, str]
@@ -84,7 +84,7 @@ def weights(folder: Path) -> dict[str, TensorInfo]:
                 f"{folder} has neither {SINGLE} nor {INDEX}: load the model with transformers and save it with save_pretrained"
             )
         raise UpdateError(f"{folder} holds no weights")
-    places = read_json(folder / INDEX, Index).weight_map
+    places = read_json(folder / INDEX, WeightIndex).weight_map
     headers: dict[str, dict[str, TensorInfo]] = {}
     for name in sorted(set(places.values())):
         if os.path.basename(name) != name or not os.path.isfile(folder / name):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.paths import content
 from nbrl.tasks.errors import ConfigError, fault_in_words
@@ -17,18 +18,16 @@ BESIDE = ("*.txt", "*.model", "*.md", "LICENSE*", "NOTICE*")  # what stands besi
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
-class PolicySettings(BaseModel):
+class PolicySettings(ClosedModel):
     """`path` is a Hugging Face folder, or `owner/name` on the hub, at `revision`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field(
         min_length=1,
         description="a folder in Hugging Face format, or owner/name on the hub; ./name is relative to the recipe's folder first",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     revision: str | None = Field(
-        None, description="branch, tag or commit on the hub; the main branch when not set", json_schema_extra={"decides": False}
+        None, description="branch, tag or commit on the hub; the main branch when not set", json_schema_extra=FREE
     )
 
 

@@ -55,7 +55,7 @@ def metrics(node: str, seconds: float, processor: float, used: int) -> Mapping[s
     return {f"cpu/{node}": max(0.0, processor), **gpu}
 
 
-class Node(Generic[P, T]):
+class NodeTask(Generic[P, T]):
     """A node that runs as a Prefect task when called.
 
     A returned artifact has the seconds of this call as `time/<node>`, the processor-seconds of this process and all below it as
@@ -84,7 +84,7 @@ class Node(Generic[P, T]):
 def durable(
     function: Callable[Concatenate[Services, Scope, P], Artifact]
     | Callable[Concatenate[Services, Scope, P], Coroutine[Any, Any, Artifact]],
-) -> Node[Concatenate[Scope, P], Artifact]:
+) -> NodeTask[Concatenate[Scope, P], Artifact]:
     """Make a node that never runs again once it finished, as long as what it made is there."""
     work = _awaitable(function)
 
@@ -97,12 +97,12 @@ def durable(
         artifact = await work(services, scope, *args)
         return await asyncio.to_thread(_kept, services, scope, function.__name__, inputs, artifact)
 
-    return Node(_task(once), work)
+    return NodeTask(_task(once), work)
 
 
-def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]]) -> Node[P, T]:
+def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]]) -> NodeTask[P, T]:
     """Make a node that acts outside the storage (on an engine, a tracking server): it runs again whenever the iteration does."""
-    return Node(_task(function), function)
+    return NodeTask(_task(function), function)
 
 
 def _task(function: Function) -> Task[Any, Any]:

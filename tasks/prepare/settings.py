@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field, field_validator, model_validator
 
 from nbrl.agent.http.client import check_address
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean
@@ -15,13 +15,8 @@ from nbrl.tasks.reward.rules.rule import Rule
 # A path is excluded from the dump: the digest of the file decides, wherever it lies.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a part of ids, which have at most 120 characters
 MAPPED = ("id", "question", "answers", "ability", "rule")
-FREE: JsonDict = {"decides": False}  # what does not change the prepared data
 RATINGS = ("min_objectivity", "min_stability")
 PASS_RATES = ("min_pass_rate", "max_pass_rate")
-
-
-class Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _known(columns: Mapping[str, str], ours: Iterable[str]) -> Mapping[str, str]:
@@ -31,7 +26,7 @@ def _known(columns: Mapping[str, str], ours: Iterable[str]) -> Mapping[str, str]
     return columns
 
 
-class Source(Settings):
+class QuestionSource(ClosedModel):
     """One item of the list `sources`: a file of questions to train on."""
 
     name: str = Field(pattern=NAME, description="its name in ids, in the column source and in the data card")
@@ -58,7 +53,7 @@ class Source(Settings):
         return ability
 
 
-class EvaluationFile(Settings):
+class EvaluationFile(ClosedModel):
     """One item of the list `evaluation`: a file of questions that must not be trained on."""
 
     name: str = Field(pattern=NAME, description="its name in the data card and in the reasons why questions are dropped")
@@ -71,7 +66,7 @@ class EvaluationFile(Settings):
         return _known(columns, ("question",))
 
 
-class SimilaritySettings(Settings):
+class SimilaritySettings(ClosedModel):
     """How alike two questions are: the Jaccard similarity of their sets of character n-grams, candidates found by MinHash."""
 
     threshold: float = Field(ge=0.3, le=1, description="similarity from which two questions are near duplicates")
@@ -101,7 +96,7 @@ class DecontaminateSettings(SimilaritySettings):
     )
 
 
-class EndpointSettings(Settings):
+class EndpointSettings(ClosedModel):
     base_url: str = Field(
         description="an OpenAI-compatible server: what stands before /chat/completions, such as https://host/v1",
         json_schema_extra=FREE,
@@ -146,7 +141,7 @@ class DifficultySettings(EndpointSettings):
     temperature: float = Field(1.0, ge=0, description="sampling temperature")
 
 
-class FilterSettings(Settings):
+class FilterSettings(ClosedModel):
     """Which rated questions stay."""
 
     min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity; needs rate")
@@ -161,7 +156,7 @@ class FilterSettings(Settings):
         return self
 
 
-class SplitSettings(Settings):
+class SplitSettings(ClosedModel):
     """Shares of the questions. Where one goes depends on its id and the seed alone, so that it stays there when others come."""
 
     train: float = Field(0.8, gt=0, le=1, description="share to train on")
@@ -176,10 +171,10 @@ class SplitSettings(Settings):
         return self
 
 
-class PrepareSettings(Settings):
+class PrepareSettings(ClosedModel):
     """All settings of a preparation. An unknown key is an error."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[QuestionSource, ...] = Field(min_length=1)
     evaluation: tuple[EvaluationFile, ...] = ()
     deduplicate: DeduplicateSettings = DeduplicateSettings()
     decontaminate: DecontaminateSettings = DecontaminateSettings()

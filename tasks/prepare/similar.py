@@ -61,7 +61,7 @@ def signatures(texts: Sequence[str], settings: SimilaritySettings, map_: Map) ->
     return flat.to_numpy(zero_copy_only=False).reshape(len(texts), settings.permutations)
 
 
-class Index:
+class SimilarityIndex:
     """Texts by number, among which those like another are found."""
 
     def __init__(self, settings: SimilaritySettings) -> None:
@@ -108,7 +108,7 @@ def decontaminate(
     """
     asked = {normalise(each): f"{name}: {each[:SHOWN_CHARS]}" for name, texts in evaluation.items() for each in texts}
     texts, names = list(asked), list(asked.values())
-    index = Index(settings)
+    index = SimilarityIndex(settings)
     for number, signature in enumerate(signatures(texts, settings, map_)):
         index.add(number, texts[number], signature)
     phrases = {phrase: number for number, text in enumerate(texts) for phrase in _phrases(text, settings.shared_words)}
@@ -148,7 +148,7 @@ def deduplicate(questions: pa.Table, sources: Sequence[str], settings: Deduplica
     words = [{qa.normalise(answer) for answer in row["answers"]} for row in rows]
     reasons: list[Reason] = [None] * len(rows)
     stays: dict[str, int] = {}  # the row that stays for each normalised text
-    index = Index(settings)  # of the rows that stay, by their number in `order`
+    index = SimilarityIndex(settings)  # of the rows that stay, by their number in `order`
     for number, place in enumerate(order):
         text = texts[place]
         if text in stays:

@@ -88,7 +88,7 @@ def opened(folder: Path, wanted: Identity) -> Iterator[Storage]:
         yield storage
 
 
-class Made(BaseModel):
+class StageResult(BaseModel):
     """A stage's result: a table in the storage with all rows that came in, each dropped one with its reason."""
 
     model_config = ConfigDict(frozen=True)
@@ -104,11 +104,11 @@ class Stages:
     def __init__(self, storage: Storage, say: Callable[[str], None]) -> None:
         self._storage, self._say = storage, say
 
-    def find(self, stage: str, decides: Any, inputs: Sequence[Made]) -> Made | None:
+    def find(self, stage: str, decides: Any, inputs: Sequence[StageResult]) -> StageResult | None:
         """What the stage made earlier; None, and nothing is left of it, if that is lost or damaged."""
         name = _name(stage, decides, inputs)
         try:
-            made = Made(**self._storage.read_json(f"{name}.json"))
+            made = StageResult(**self._storage.read_json(f"{name}.json"))
             self._storage.read_bytes(made.path, made.digest)
         except MissingError:
             return None
@@ -118,14 +118,14 @@ class Stages:
             return None
         return made
 
-    def keep(self, stage: str, decides: Any, inputs: Sequence[Made], table: pa.Table) -> Made:
+    def keep(self, stage: str, decides: Any, inputs: Sequence[StageResult], table: pa.Table) -> StageResult:
         name = _name(stage, decides, inputs)
         digest = self._storage.write_table(f"{name}.parquet", table.combine_chunks())
-        made = Made(stage=stage, path=f"{name}.parquet", digest=digest)
+        made = StageResult(stage=stage, path=f"{name}.parquet", digest=digest)
         self._storage.write_json(f"{name}.json", made.model_dump())
         return made
 
-    def read(self, made: Made) -> pa.Table:
+    def read(self, made: StageResult) -> pa.Table:
         """All rows, with the reasons of the dropped ones."""
         return self._storage.read_table(made.path, made.digest)
 
@@ -138,7 +138,7 @@ def check_whole(stage: str, before: pa.Table, after: pa.Table) -> None:
         )
 
 
-def _name(stage: str, decides: Any, inputs: Sequence[Made]) -> str:
+def _name(stage: str, decides: Any, inputs: Sequence[StageResult]) -> str:
     content = {"stage": stage, "version": VERSION, "decides": decides, "inputs": [made.digest for made in inputs]}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return f"{STAGES}/{stage}-{digest[:16]}"

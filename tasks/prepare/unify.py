@@ -16,7 +16,7 @@ from nbrl.tasks.environments.questions import ABILITY, ID
 from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.prepare.rows import QUESTIONS, Reason, marked
-from nbrl.tasks.prepare.settings import EvaluationFile, Source
+from nbrl.tasks.prepare.settings import EvaluationFile, QuestionSource
 from nbrl.tasks.reward.rules.rule import Rule, readable
 from nbrl.tasks.runs.warnings import MISSING
 
@@ -26,7 +26,7 @@ OPTIONAL = ("id", "ability", "rule")
 Row = Mapping[str, Any]
 
 
-def read_source(source: Source) -> list[dict[str, Any]]:
+def read_source(source: QuestionSource) -> list[dict[str, Any]]:
     """The file's rows with our column names; an optional column that it lacks is None. Raises ConfigError."""
     return _read(f"source {source.name!r}", source.path, source.columns, ("question", "answers", *OPTIONAL))
 
@@ -70,7 +70,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     return row.get(name) if name in row or not below else member(row.get(root), below.split("."))
 
 
-def unify(sources: Sequence[Source]) -> pa.Table:
+def unify(sources: Sequence[QuestionSource]) -> pa.Table:
     """Every row of every source, in their order, marked with why it cannot be a question. Raises ConfigError."""
     rows: list[dict[str, Any]] = []
     reasons: list[Reason] = []
@@ -83,7 +83,7 @@ def unify(sources: Sequence[Source]) -> pa.Table:
     return marked(pa.Table.from_pylist(rows, schema=QUESTIONS), reasons)
 
 
-def _question(source: Source, row: Row) -> tuple[dict[str, Any], Reason]:
+def _question(source: QuestionSource, row: Row) -> tuple[dict[str, Any], Reason]:
     asked = row["question"] if isinstance(row["question"], str) and _encodes(row["question"]) else ""
     rule, ability = row["rule"] or source.rule, row["ability"] or source.ability
     if rule not in get_args(Rule):
@@ -145,7 +145,7 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _ids(source: Source, rows: Sequence[Row]) -> list[str]:
+def _ids(source: QuestionSource, rows: Sequence[Row]) -> list[str]:
     """`SOURCE:id`; where the file has no usable id, or has it twice, a digest of the question stands for it.
 
     So an id does not depend on other rows or sources. Only of equal questions without ids the later ones are numbered.

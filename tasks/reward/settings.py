@@ -2,18 +2,17 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from nbrl.infra.closed import FiniteModel
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 
 # What L0's training passes to its QA reward (repository cmriat/l0); the paper names 0.4, 0.5 and 0.1.
 L0_WEIGHTS = {"f1": 0.0, "exact": 0.9, "answered": 0.1}
 
 
-class QaWeights(BaseModel):
+class QaWeights(FiniteModel):
     """QA reward = low + (high − low)·(f1·F1 + exact·EM + answered·has-answer) (L0's paper: 0.4, 0.5, 0.1; from 0 to 1)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     f1: float = Field(0.4, ge=0, description="weight of the F1 of the answer's words")
     exact: float = Field(0.5, ge=0, description="weight of an exact match")
@@ -40,12 +39,10 @@ class QaWeights(BaseModel):
         return self
 
 
-class RewardSettings(BaseModel):
+class RewardSettings(FiniteModel):
     """Step reward = qa·QA (last step) + format·format/T + (execution·execution + length·length)/C, where T is the number of steps
     and C the number of steps with a cell.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     qa: float = Field(0.8, ge=0, description="weight of the answer's score, rewarded on the last step")
     format: float = Field(0.1, ge=0, description="weight of well-formed actions")

@@ -9,7 +9,7 @@ from nbrl.agent.direct import DirectEpisode
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
 from nbrl.agent.tokens.tokenizer import Renderer
-from nbrl.agent.tools.simulated import Asked
+from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import ProducedFile, Status, Trajectory
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
@@ -23,7 +23,7 @@ MISSED = 0.05  # of its time, without which an episode may have missed its deadl
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenParts:
     """What belongs to a task and the agent is not told.
 
     The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
@@ -41,7 +41,7 @@ class Episodes:
     def __init__(self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer) -> None:
         self._plan, self._notebooks, self._tokenizer = plan, notebooks, tokenizer
 
-    async def play(self, task: Task, hidden: Hidden, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
+    async def play(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
         """One episode to its end; an infrastructure fault is a failed trajectory, and never raised.
 
         An episode that lost time because its engine was away or out of reach is played again, where its deadline passed.
@@ -67,13 +67,13 @@ class Episodes:
         late = trajectory.answer is None and trajectory.seconds >= self._plan.agent.deadline_s
         return late or trajectory.status is Status.TIMEOUT
 
-    async def _once(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+    async def _once(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
         if plan.direct:
             return await DirectEpisode(task, sampler.policy, self._tokenizer, self._plan.agent).run()
         return await self._in_notebook(task, hidden, sampler, plan)
 
-    async def _in_notebook(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
-        asked = Asked(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
+    async def _in_notebook(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+        asked = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
         async with self._notebooks.new(task.environment, task.ability, asked=asked) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
             wired, limits = SandboxedKernel(kernel), plan.limits(self._plan.agent)

@@ -12,11 +12,11 @@ from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.replay import Replay
 from nbrl.agent.tools.settings import ToolSettings
-from nbrl.agent.tools.simulated import Asked
+from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.host_calls import CallHandler
-from nbrl.sandbox.jupyter.outputs import Output as SandboxOutput
+from nbrl.sandbox.jupyter.outputs import KernelOutput as SandboxOutput
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
@@ -48,7 +48,7 @@ class Notebooks:
 
     @asynccontextmanager
     async def new(
-        self, environment: str, ability: str, recorded: Trajectory | None = None, asked: Asked | None = None
+        self, environment: str, ability: str, recorded: Trajectory | None = None, asked: SimulatedQuestion | None = None
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """A kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel:
@@ -71,7 +71,7 @@ async def equip(
     environment: str,
     ability: str,
     recorded: Trajectory | None = None,
-    asked: Asked | None = None,
+    asked: SimulatedQuestion | None = None,
 ) -> Toolbox:
     """Give a clean kernel the tools of an ability in an environment; the prelude has defined those that every ability has.
 

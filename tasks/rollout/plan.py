@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict
-
 from nbrl.agent.policies.chat import ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import NodeSettings, PlacedFolder
@@ -39,10 +38,8 @@ class EnvironmentPlan:
     prompt: str = ""
 
 
-class Server(BaseModel):
+class Server(ClosedModel):
     """A model behind a chat API. The environment variable `key` holds the server's key; None: it needs none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     chat: ChatSettings
     key: str | None = None

@@ -1,4 +1,4 @@
-"""The pool of runners, the desk that hands them their work, and Ray Data over them."""
+"""The pool of runners, the queue that hands them their work, and Ray Data over them."""
 
 import asyncio
 import time
@@ -20,9 +20,9 @@ from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.chunks import in_order
-from nbrl.tasks.rollout.desk import Desk, Seen
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
+from nbrl.tasks.rollout.work_queue import QueueStatus, WorkQueue
 
 AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
 
@@ -30,7 +30,7 @@ AGAIN_S = 1.0  # between two attempts to reach a runner that is being started ag
 POLL_S = 1.0
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each runner but the first
-GONE_S = 300.0  # without a sign of any runner, or of the desk, the rollout ends
+GONE_S = 300.0  # without a sign of any runner, or of the queue, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
 LANE = 64  # runners of one task, whose process takes 130 MB of this machine
@@ -42,13 +42,13 @@ def first_map(table: pa.Table) -> pa.Table:
     return table
 
 
-def run_lane(lane: pa.Table, runners: Sequence[Any], desk: Any, name: str, plan: RoundPlan) -> pa.Table:
+def run_lane(lane: pa.Table, runners: Sequence[Any], queue: Any, name: str, plan: RoundPlan) -> pa.Table:
     """Keep runners at the round until that is over, whoever finishes it; return the rows of the index that they brought.
 
-    A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the desk is gone.
+    A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the queue is gone.
     """
     numbers = lane["runner"].to_pylist()
-    over = desk.completed.remote(name)
+    over = queue.completed.remote(name)
     work = {runners[number].run.remote(name, plan): number for number in numbers}
     while True:
         if over in ray.wait([over, *work])[0]:
@@ -61,7 +61,7 @@ def run_lane(lane: pa.Table, runners: Sequence[Any], desk: Any, name: str, plan:
         if ray.wait([over], timeout=AGAIN_S)[0]:
             break
     ray.get(over)
-    found: list[pa.Table] = ray.get([desk.index.remote(name, number) for number in numbers])
+    found: list[pa.Table] = ray.get([queue.index.remote(name, number) for number in numbers])
     return pa.concat_tables(found)
 
 
@@ -73,7 +73,7 @@ class RunnerPool:
 
     def __init__(self, plan: RunnerPlan) -> None:
         runner: Any = ray.remote(PooledRunner)
-        desk: Any = ray.remote(Desk)
+        queue: Any = ray.remote(WorkQueue)
         placed = runner.options(
             num_cpus=CPU_SHARE,
             resources=plan.rollout.resources,
@@ -82,8 +82,8 @@ class RunnerPool:
             max_restarts=-1,
         )
         self._storage: Storage = plan.storage
-        name, calls = f"desk-{uuid.uuid4().hex}", 4 * plan.rollout.runners + 100
-        self._desk = desk.options(name=name, num_cpus=0, label_selector=here(), max_concurrency=calls).remote()
+        name, calls = f"queue-{uuid.uuid4().hex}", 4 * plan.rollout.runners + 100
+        self._queue = queue.options(name=name, num_cpus=0, label_selector=here(), max_concurrency=calls).remote()
         self._runners = [placed.remote(plan, number, name) for number in range(plan.rollout.runners)]
         self._budget = Budget(RESTARTS + plan.rollout.runners - 1, WINDOW_S)
         self._maps: list[asyncio.Future[pa.Table]] = []  # maps that have not ended, awaited or abandoned
@@ -120,7 +120,7 @@ class RunnerPool:
         """
         stops = [asyncio.ensure_future(_await(runner.stop.remote())) for runner in self._runners]
         await asyncio.wait(stops, timeout=STOP_S)
-        for actor in (*self._runners, self._desk):
+        for actor in (*self._runners, self._queue):
             ray.kill(actor)
         if self._maps:
             await asyncio.wait(self._maps, timeout=STOP_S)
@@ -143,10 +143,10 @@ class RunnerPool:
         """
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
-        await _told(self._desk.open.remote(name, rows, where, bool(left)))
+        await _told(self._queue.open.remote(name, rows, where, bool(left)))
         numbers = range(len(self._runners))
         lanes = [pa.table({"runner": list(numbers[first : first + LANE])}) for first in numbers[::LANE]]
-        work = self._mapped(lanes, run_lane, (self._runners, self._desk, name, plan))
+        work = self._mapped(lanes, run_lane, (self._runners, self._queue, name, plan))
         settling: asyncio.Task[set[str]] | None = None
         self._lived = time.monotonic()
         try:
@@ -155,8 +155,8 @@ class RunnerPool:
                 healthy()
                 if (now := list(engines())) != where:
                     where = now
-                    await _told(self._desk.move.remote(where))
-                seen = (await _answers([self._desk.look.remote()])).get(0)
+                    await _told(self._queue.move.remote(where))
+                seen = (await _answers([self._queue.look.remote()])).get(0)
                 self._check(seen, say)
                 if seen is not None:
                     progress(seen.finished)
@@ -166,7 +166,7 @@ class RunnerPool:
                     found, settling = settling, None
                     damaged |= found.result()
         except BaseException:
-            self._desk.open.remote("", [], [], False)  # runners go on with nothing
+            self._queue.open.remote("", [], [], False)  # runners go on with nothing
             raise
         finally:
             if settling is not None:
@@ -193,7 +193,7 @@ class RunnerPool:
         folders = (*plan.earlier, plan.chunks)
         return [key for folder in folders for key in await asyncio.to_thread(self._storage.list, folder)]
 
-    async def _settle(self, name: str, plan: RoundPlan, seen: Seen) -> set[str]:
+    async def _settle(self, name: str, plan: RoundPlan, seen: QueueStatus) -> set[str]:
         """Have a runner look for doubtful rows in the chunks that nobody told of; return the damaged ones.
 
         Without a runner that can, the rows stay doubtful until the next look.
@@ -205,12 +205,12 @@ class RunnerPool:
                 index, damaged = await asyncio.wait_for(finding, FIND_S)
             except (TimeoutError, RayActorError):
                 continue
-            await _told(self._desk.settle.remote(name, seen.doubtful, index))
+            await _told(self._queue.settle.remote(name, seen.doubtful, index))
             return set(damaged)
         return set()
 
-    def _check(self, seen: Seen | None, say: Callable[[str], None]) -> None:
-        """Raises RolloutError if too many runners were started again, or neither one nor the desk has given a sign for long."""
+    def _check(self, seen: QueueStatus | None, say: Callable[[str], None]) -> None:
+        """Raises RolloutError if too many runners were started again, or neither one nor the queue has given a sign for long."""
         for number in seen.silent if seen else ():
             say(f"runner {number} gives no sign; others run what it had not finished")
         for _ in range(seen.restarts if seen else 0):
@@ -227,11 +227,11 @@ class RunnerPool:
 
 
 async def _told(reference: Any) -> None:
-    """Wait until the desk has taken something in."""
+    """Wait until the queue has taken something in."""
     try:
         await asyncio.wait_for(_await(reference), GONE_S)
     except (TimeoutError, RayActorError) as error:
-        raise RolloutError(f"the desk that hands rows to runners ended: {_line(error) or 'it does not answer'}") from error
+        raise RolloutError(f"the queue that hands rows to runners ended: {_line(error) or 'it does not answer'}") from error
 
 
 async def _answers(references: list[Any]) -> dict[int, Any]:

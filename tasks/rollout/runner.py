@@ -26,16 +26,16 @@ from nbrl.infra.process.identity import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
 from nbrl.tasks.rollout.corpora import open_corpus
-from nbrl.tasks.rollout.desk import SIGN_S, Given, Row
-from nbrl.tasks.rollout.episodes import Episodes, Hidden, failed
+from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, failed
 from nbrl.tasks.rollout.notebooks import Notebooks
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.samplers import Engines, Sampler, Samplers, samplers_of
+from nbrl.tasks.rollout.work_queue import SIGN_S, Assignment, Row
 
-RESERVE = 4  # for so many episodes at once one more row is in hand, so that none of them waits for the desk
+RESERVE = 4  # for so many episodes at once one more row is assigned, so that none of them waits for the queue
 
 
-class Hand:
+class RowSlots:
     """A task for each row, with `slots` of them in an episode at once; a row that is only being stored takes no place."""
 
     def __init__(self, slots: int) -> None:
@@ -61,7 +61,7 @@ class Hand:
         return identity in self._tasks and not self._tasks[identity].done()
 
     def give_again(self, identity: str) -> None:
-        """A row in hand was given once more, after it had been given to somebody else."""
+        """A row in its slots was assigned once more, after it had been given to somebody else."""
         self._again.add(identity)
 
     def was_given_again(self, identity: str) -> bool:
@@ -99,7 +99,7 @@ class Hand:
 
 
 @dataclass
-class Live:
+class LiveRunner:
     """What is alive between the start of a runner and its end."""
 
     episodes: Episodes
@@ -108,15 +108,15 @@ class Live:
 
 
 class Runner:
-    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `desk` is the actor that hands out rows."""
+    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `queue` is the actor that hands out rows."""
 
-    def __init__(self, plan: RunnerPlan, number: int, desk: Any) -> None:
-        self._plan, self._number, self._desk = plan, number, desk
-        self._live: Live | None = None
+    def __init__(self, plan: RunnerPlan, number: int, queue: Any) -> None:
+        self._plan, self._number, self._queue = plan, number, queue
+        self._live: LiveRunner | None = None
         self._lock = asyncio.Lock()
         self._said: list[str] = []
         self._life, self._turn = uuid.uuid4().hex, 0
-        desk.born.remote(number, self._life)
+        queue.register_runner.remote(number, self._life)
 
     async def start(self) -> None:
         """Idempotent. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
@@ -131,7 +131,7 @@ class Runner:
                 for name, ability in notebooks.library.every:
                     tools = describe(notebooks.library.tools(name, ability))
                     check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
-                self._live = Live(Episodes(plan, notebooks, samplers.renderer), samplers, stack.pop_all())
+                self._live = LiveRunner(Episodes(plan, notebooks, samplers.renderer), samplers, stack.pop_all())
 
     def _equipment(self) -> dict[str, Equipment]:
         """What the environments bring along; an index of many passages is made once on this machine."""
@@ -159,60 +159,60 @@ class Runner:
         return await asyncio.to_thread(found_in, self._plan.storage, keys, ids)
 
     async def run(self, name: str, plan: RoundPlan) -> None:
-        """Run what the desk gives of the round `name`, until that is over. Raises StorageError."""
+        """Run what the queue gives of the round `name`, until that is over. Raises StorageError."""
         await self.start()
         self._turn, turn = self._turn + 1, self._turn + 1  # where Ray lost a call that still runs, it ends for the new one
-        await self._desk.begin.remote(name, self._number, self._life)
-        hand = Hand(self._plan.rollout.episodes_per_runner)
+        await self._queue.begin.remote(name, self._number, self._life)
+        slots = RowSlots(self._plan.rollout.episodes_per_runner)
         chunks = Chunks(
-            self._plan.storage, plan.chunks, partial(_await, self._desk.finish.remote, name, self._number, self._life)
+            self._plan.storage, plan.chunks, partial(_await, self._queue.finish.remote, name, self._number, self._life)
         )
-        given = await self._take(name, hand)
+        given = await self._take(name, slots)
         engines = Engines(given.engines, self._number)  # so that not all runners begin with the same one
         async with self._now().samplers.opened(plan, engines) as new:
             try:
                 while not given.over and turn == self._turn:
                     engines.now = given.engines
-                    chunks.expect(sum(row["id"] not in hand for row in given.rows), given.more)
+                    chunks.expect(sum(row["id"] not in slots for row in given.rows), given.more)
                     for row in given.rows:
-                        if row["id"] in hand:
-                            hand.give_again(row["id"])
+                        if row["id"] in slots:
+                            slots.give_again(row["id"])
                         else:
-                            hand.add(row["id"], self._one(row, plan, new, hand, chunks))
-                    await hand.room(SIGN_S)
-                    given = await self._take(name, hand)
+                            slots.add(row["id"], self._one(row, plan, new, slots, chunks))
+                    await slots.room(SIGN_S)
+                    given = await self._take(name, slots)
             finally:  # where one raised, or others finished the round, there is nothing to run for
-                await hand.drop()
+                await slots.drop()
 
-    async def _take(self, name: str, hand: Hand) -> Given:
-        given: Given = await self._desk.take.remote(name, self._number, self._life, hand.free)
+    async def _take(self, name: str, slots: RowSlots) -> Assignment:
+        given: Assignment = await self._queue.take.remote(name, self._number, self._life, slots.free)
         return given
 
-    async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], hand: Hand, chunks: Chunks) -> None:
+    async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], slots: RowSlots, chunks: Chunks) -> None:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
         given = dict(row)
         attached = {file["name"]: file["digest"] for file in given.pop("files")}
-        hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
+        hidden = HiddenParts(attached, given.pop("collect"), tuple(given.pop("answers")))
         if not plan.direct:  # else there is no folder in which they would be
             given["question"] = with_files(given["question"], attached)
         task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
-        async with hand:
+        async with slots:
             trajectory = await self._attempts(task, hidden, new, plan)
         try:
             table = storable(trajectory)
         except ValueError as error:  # raised by pyarrow or encoding
             trajectory = failed(task, f"it cannot be stored: {error}")
             table = storable(trajectory)
-        if not await chunks.keep(trajectory, table) and hand.was_given_again(row["id"]):
+        if not await chunks.keep(trajectory, table) and slots.was_given_again(row["id"]):
             chunks.expect_again()
-            hand.add(row["id"], self._one(row, plan, new, hand, chunks))
+            slots.add(row["id"], self._one(row, plan, new, slots, chunks))
 
-    def _now(self) -> Live:
+    def _now(self) -> LiveRunner:
         if self._live is None:
             raise RuntimeError("the runner was stopped while it ran a round")
         return self._live
 
-    async def _attempts(self, task: Task, hidden: Hidden, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
+    async def _attempts(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
         """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
@@ -224,11 +224,11 @@ class Runner:
 
 
 class PooledRunner(Runner):
-    """A runner that looks its desk up, because Ray warns of handles among the arguments of actors that it may start again."""
+    """A runner that looks its queue up, because Ray warns of handles among the arguments of actors that it may start again."""
 
-    def __init__(self, plan: RunnerPlan, number: int, desk: str) -> None:
+    def __init__(self, plan: RunnerPlan, number: int, queue: str) -> None:
         collect_rarely()  # else collections look again and again at all that was imported and at the tokens of a rollout
-        super().__init__(plan, number, ray.get_actor(desk))
+        super().__init__(plan, number, ray.get_actor(queue))
 
 
 async def _await(call: Callable[..., Any], *arguments: Any) -> Any:

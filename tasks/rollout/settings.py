@@ -2,18 +2,17 @@
 
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nbrl.agent.tools.settings import ToolSettings
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.ray_data import Resources
 
 
-class HorizonSettings(BaseModel):
+class HorizonSettings(ClosedModel):
     """A curriculum of the number of steps that training episodes may take (ScalingInter-RL, arXiv 2509.08755): iteration t has
     steps[min(t // every, last)]. Evaluations have agent.max_steps.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: tuple[int, ...] = Field(min_length=2, description="agent.max_steps of each phase, rising, such as [2, 4, 8]")
     every: int = Field(ge=1, description="iterations of a phase; the last one lasts until the end")
@@ -29,34 +28,30 @@ class HorizonSettings(BaseModel):
         return self.steps[min(iteration // self.every, len(self.steps) - 1)]
 
 
-class RolloutSettings(BaseModel):
+class RolloutSettings(ClosedModel):
     """`prompts` × `group_size` trajectories per round, over `runners` Ray actors with `episodes_per_runner` episodes at once."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompts: int = Field(64, ge=1, description="questions per round; where there are fewer, each is asked as often as it takes")
     group_size: int = Field(4, ge=1, description="trajectories per question, which are compared with each other")
-    runners: int = Field(
-        1, ge=1, le=1024, description="Ray actors that run episodes in sandboxes", json_schema_extra={"decides": False}
-    )
+    runners: int = Field(1, ge=1, le=1024, description="Ray actors that run episodes in sandboxes", json_schema_extra=FREE)
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that one runner takes, such as {sandbox: 1}: it is placed where they are",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     episodes_per_runner: int = Field(
         8,
         ge=1,
         le=4096,
         description="concurrent episodes on each runner; each holds a kernel",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     attempts: int = Field(
         3,
         ge=1,
         le=20,
         description="attempts at a trajectory, each in a fresh kernel, before it counts as failed",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     failed_share: float = Field(
         0.05,
@@ -64,7 +59,7 @@ class RolloutSettings(BaseModel):
         lt=1,
         description="share of a round's trajectories, rounded up to a whole one, that may fail for the infrastructure; where "
         "more do, none is scored: training starts its services again, an evaluation stops, and both keep what was finished",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     horizon: HorizonSettings | None = None
     tools: ToolSettings = ToolSettings()

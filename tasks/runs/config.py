@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus
 from nbrl.infra.node_cache import NodeSettings
@@ -28,16 +29,14 @@ from nbrl.tasks.selection.judge import SelectSettings
 FLOAT32_NATS, BFLOAT16_NATS = Mismatch(mean=1e-4, high=1e-3), Mismatch(mean=1e-2, high=1e-1)
 
 
-class PublishSettings(BaseModel):
+class PublishSettings(ClosedModel):
     """How and in which numbers engines get the weights, and how closely engine and trainer must agree then."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     via: Literal["storage", "broadcast"] = Field(
         "storage",
         description="how new weights reach the engines: they load the checkpoint from the storage, or the learner sends them, "
         "over NCCL between GPUs and gloo otherwise; the checkpoint is stored either way",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     dtype: Literal["auto", "float32", "stored"] = Field(
         "auto",
@@ -54,20 +53,18 @@ class PublishSettings(BaseModel):
         ge=1,
         description="the log-probabilities of engine and trainer may differ by so many times what they differed by before the "
         "step, in the mean and in the 99th percentile; beyond it the run ends",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
 
 
-class EvaluateSettings(BaseModel):
+class EvaluateSettings(ClosedModel):
     """Held-out evaluation: before the first iteration, every `every` iterations (0: never between), and after the last."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(
         0,
         ge=0,
         description="iterations from one evaluation to the next; 0: only before the first and after the last",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     samples: int = Field(1, ge=1, le=100, description="trajectories per question; scores are means over all of them")
     questions: int | None = Field(
@@ -87,10 +84,8 @@ class EvaluateSettings(BaseModel):
         return self
 
 
-class CheckpointSettings(BaseModel):
+class CheckpointSettings(ClosedModel):
     """Which checkpoints stay on the storage. The newest, and those that somebody evaluates, always do."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keep_last: int | None = Field(3, ge=1, description="how many of the newest checkpoints stay; all when not set")
     keep_every: int = Field(0, ge=0, description="checkpoints after each multiple of so many updates stay too; 0: none does")
@@ -107,10 +102,8 @@ class CheckpointSettings(BaseModel):
     )
 
 
-class PipelineSettings(BaseModel):
+class PipelineSettings(ClosedModel):
     """Whether rollouts run beside updates."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lag: int = Field(
         0,
@@ -125,10 +118,8 @@ class PipelineSettings(BaseModel):
     )
 
 
-class RecordSettings(BaseModel):
+class RecordSettings(ClosedModel):
     """What a finished iteration writes to MLflow besides its metrics."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     traces: int = Field(
         2,
@@ -138,27 +129,23 @@ class RecordSettings(BaseModel):
     )
 
 
-class RunConfig(BaseModel):
+class RunConfig(ClosedModel):
     """All settings of a run. An unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(
-        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name", json_schema_extra={"decides": False}
-    )
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name", json_schema_extra=FREE)
     seed: int = Field(0, description="seed of every random draw of the run")
     iterations: int = Field(
         ge=0,
         description="iterations of the run in total; a higher number continues a finished run",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
     restarts: int = Field(
         3,
         ge=0,
         description="how often in a row, without an iteration finished between, all services are started again after one failed",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
-    home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
+    home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra=FREE)
     policy: PolicySettings
     environments: Environments = Field(description="what is asked, by name: see docs/environments.md")
     agent: AgentSettings = AgentSettings()
@@ -171,14 +158,14 @@ class RunConfig(BaseModel):
     publish: PublishSettings = PublishSettings()
     pipeline: PipelineSettings = PipelineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
-    checkpoints: CheckpointSettings = Field(CheckpointSettings(), json_schema_extra={"decides": False})
-    record: RecordSettings = Field(RecordSettings(), json_schema_extra={"decides": False})
+    checkpoints: CheckpointSettings = Field(CheckpointSettings(), json_schema_extra=FREE)
+    record: RecordSettings = Field(RecordSettings(), json_schema_extra=FREE)
     engine: EngineSettings = EngineSettings()
     sandbox: SandboxSettings = SandboxSettings()
-    ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
-    nodes: NodeSettings = Field(NodeSettings(), json_schema_extra={"decides": False})
-    storage: StorageSettings = Field(StorageSettings(), json_schema_extra={"decides": False})
-    tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra={"decides": False})
+    ray: RaySettings = Field(RaySettings(), json_schema_extra=FREE)
+    nodes: NodeSettings = Field(NodeSettings(), json_schema_extra=FREE)
+    storage: StorageSettings = Field(StorageSettings(), json_schema_extra=FREE)
+    tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra=FREE)
 
     @model_validator(mode="before")
     @classmethod

@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.runs.config import RunConfig
 
 SHOWN_CHARS = 60  # of a value
@@ -91,10 +92,8 @@ def dotted(model: type[BaseModel], above: str = "") -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-class Section(BaseModel):
+class Section(ClosedModel):
     """A section of settings of which each may be left out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _optional(model: type[BaseModel]) -> type[Section]:

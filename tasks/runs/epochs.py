@@ -16,8 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
@@ -62,13 +63,11 @@ def commit() -> str:
     return found if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", found) else ""
 
 
-class Epoch(BaseModel):
+class Epoch(ClosedModel):
     """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start.
 
     `user` began it with `command` in a checkout of `commit`; they are empty where that is unknown.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     host: str

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, RunError
@@ -214,14 +215,12 @@ def skipped_in_row(records: Sequence[Record]) -> int:
     return count
 
 
-class Summary(BaseModel):
+class Summary(ClosedModel):
     """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations.
 
     `skipped_in_row` counts the iterations without an update at the end; `stalled` is their diagnosis in lines, and is
     empty if the run did not end because of them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str
     before: dict[str, float]

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, HeldError, MissingError, StorageError
 from nbrl.infra.process.identity import is_running
 from nbrl.infra.storage import Storage
@@ -29,14 +30,12 @@ LEASE_S = 60.0  # without a beat for so long, the holder is taken for dead
 POLL_S = 0.5
 
 
-class Lease(BaseModel):
+class Lease(ClosedModel):
     """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go.
 
     `status` and `reason` say how the run's newest start ended; they are empty until then. Whoever works on a run without starting
     it keeps them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     epoch: Epoch
     beat: float

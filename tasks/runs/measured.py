@@ -3,8 +3,7 @@
 import uuid
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict
-
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
@@ -18,14 +17,12 @@ FOLDER = "measurements"
 RUN = "measured"  # name of the run in such a folder
 
 
-class Measured(BaseModel):
+class Measured(ClosedModel):
     """One iteration on this machine.
 
     `start_s`: until all services answer. `memory`: the most bytes of this machine that were in use meanwhile beyond those before.
     `checkpoint`: bytes; 0 if there was no update, None where the storage does not tell. `skipped` says why there was no update.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     start_s: float
     metrics: Mapping[str, float]

@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.process.identity import identity, is_running
@@ -21,10 +22,8 @@ from nbrl.tasks.runs.run import Run
 EXPIRES_S = 86400.0  # a process of another machine that died left its pin
 
 
-class Pin(BaseModel):
+class Pin(ClosedModel):
     """A checkpoint, by its updates, and the process that uses it since `placed` (seconds since 1970)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     updates: int
     process: str
@@ -67,13 +66,11 @@ def pinned(storage: Storage, run: Run) -> set[int]:
     return found
 
 
-class Champion(BaseModel):
+class Champion(ClosedModel):
     """The checkpoint after `updates` updates of a run: its folder, and the digest of its weights.
 
     `promoted` is in seconds since 1970.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: str
     run: str

@@ -13,9 +13,10 @@ from importlib.metadata import version
 
 import pyarrow as pa
 import pyarrow.types as types
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
@@ -31,10 +32,8 @@ from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 MAY_BE_NULL = {"answer"}
 
 
-class NodeResult(BaseModel):
+class NodeResult(ClosedModel):
     """`inputs` are the digests and values that the node was given; `finished` is in seconds since 1970."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     node: str
     run_id: str

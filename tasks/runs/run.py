@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
@@ -59,14 +60,12 @@ class Prepared(BaseModel):
         return taken
 
 
-class Run(BaseModel):
+class Run(ClosedModel):
     """Identity of a run, or of an evaluation of its own.
 
     `format` is that of its files. `config` are the settings it began with, `config_digest` is that of those that decide results,
     `policy` that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = FORMAT
     name: str

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.layout.runs import RUNS, RunLayout, layout_of
 from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.metrics import Metrics, of
@@ -37,17 +38,15 @@ class Artifact(BaseModel):
         return self.model_copy(update={"metrics": {**self.metrics, **sums}})
 
 
-class Weights(BaseModel):
+class Weights(ClosedModel):
     """The policy that `updates` updates made: the folder `checkpoint`, which is empty for the initial model, and its digest."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     updates: int = 0
     checkpoint: Key = ""
     digest: str = ""
 
 
-class Scope(BaseModel):
+class Scope(ClosedModel):
     """One iteration of a run, or one evaluation, by the process that holds `epoch`; `weights` are those that sample, or that an
     update starts from.
 
@@ -55,8 +54,6 @@ class Scope(BaseModel):
 
     `run_id` is random and fixed when the run is created, so that a new run of an old name shares no result with it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str
     run_id: str

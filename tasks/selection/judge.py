@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.agent.trajectory import Status
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.tasks.seeds import derive_seed
 
 SCHEMA = pa.schema([("group", pa.string()), ("kept", pa.bool_()), ("reason", pa.string())])
@@ -25,10 +26,8 @@ DROPPED = "select/dropped/"  # metrics: how many groups, by reason
 RETIRED_SCHEMA = pa.schema([("id", pa.string()), ("success", pa.float64()), ("iteration", pa.int32())])
 
 
-class SelectSettings(BaseModel):
+class SelectSettings(ClosedModel):
     """A group whose trajectories are all right or all wrong is dropped with probability `drop_rate`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_rate: float = Field(0.5, ge=0, le=1, description="probability that a group without signal is dropped")
     resample_to: int | None = Field(
@@ -49,7 +48,7 @@ class SelectSettings(BaseModel):
         5,
         ge=1,
         description="iterations in a row without a group that has signal, after which the run ends",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.weight_group import Comparison, WeightGroup
+from nbrl.infra.engine.weight_group import WeightComparison, WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
@@ -26,13 +26,13 @@ class Finding(NamedTuple):
 
     engine: str
     differences: list[float]
-    weights: Comparison | None
+    weights: WeightComparison | None
 
 
 class WeightSource(Protocol):
     """Gives the weights of a checkpoint to engines without a storage between."""
 
-    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[Comparison]:
+    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[WeightComparison]:
         """Bring a model's weights into all engines at once, and say of each how they compare with what was sent.
 
         Raises InfraError or UpdateError, once all has ended, if one engine did not get all of them; then no engine answers
@@ -138,7 +138,7 @@ class WeightBroadcast:
         """
         self._learner, self._ranks, self._gpus, self._cluster, self._limit_s = learner, ranks, gpus, cluster, limit_s
 
-    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[Comparison]:
+    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[WeightComparison]:
         order = OfferOrder(checkpoint=checkpoint, cluster=self._cluster, limit_s=self._limit_s)
         offer = await self._within(self._learner.offer(order), "offer weights")
         whole = WeightGroup(

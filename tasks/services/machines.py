@@ -25,7 +25,7 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls import interpreter
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.services.offered import lacking, of_engine
+from nbrl.tasks.services.capacity import lacking, of_engine
 
 LIMIT_S = 90.0  # to start a worker on a machine and examine it
 PROBE_S = 10.0  # of tries of a request to the storage
@@ -56,7 +56,7 @@ class Examined(NamedTuple):
     kernels: dict[str, str]
 
 
-class Found(NamedTuple):
+class MachineReport(NamedTuple):
     """A machine, what is wrong with it, empty if nothing is, and whether it says so itself."""
 
     machine: str
@@ -82,7 +82,7 @@ def offers_of_machines() -> list[dict[str, float]]:
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
-def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
+def examined(config: RunConfig, engines: bool = True) -> Iterator[MachineReport]:
     """Every machine of the cluster, all examined at once. Those that die meanwhile are left out."""
     storage, probe = Storage(config.storage), f"probes/{uuid.uuid4().hex}"
     storage.write_bytes(probe, b"")
@@ -92,7 +92,7 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
         storage.delete_keys([probe])
 
 
-def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
+def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[MachineReport]:
     asked, nodes = [], ray.nodes()
     sandboxes = for_sandboxes(nodes, config.rollout.resources)
     of_engines = of_engine(config.engine, sum(node["Alive"] for node in nodes))
@@ -110,17 +110,17 @@ def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
         try:
             fault, kernels = ray.get(answer, timeout=LIMIT_S)
             first = first or ((name, kernels) if kernels else None)
-            yield Found(name, fault or (of_other_kernels(kernels, *first) if kernels and first else ""))
+            yield MachineReport(name, fault or (of_other_kernels(kernels, *first) if kernels and first else ""))
         except ray.exceptions.GetTimeoutError:
             if _lives(number):
                 fault = f"does not answer within {LIMIT_S:g} s; see whether it is up, or take it out of the cluster"
-                yield Found(name, fault, answered=False)
+                yield MachineReport(name, fault, answered=False)
         except RayTaskError as error:
             cause = " ".join(str(raised_in_task(error)).split())
-            yield Found(name, f"cannot run nbrl: {cause[-300:]}; install there what is installed here")
+            yield MachineReport(name, f"cannot run nbrl: {cause[-300:]}; install there what is installed here")
         except RayError as error:
             if _lives(number):
-                yield Found(name, f"cannot be examined: {' '.join(str(error).split())[:300]}", answered=False)
+                yield MachineReport(name, f"cannot be examined: {' '.join(str(error).split())[:300]}", answered=False)
 
 
 def _lives(number: str) -> bool:

@@ -12,7 +12,7 @@ from nbrl.infra.engine.actor import EnginePlan, reserve
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import MEMORY_SAVER
-from nbrl.infra.engine.weight_group import Comparison
+from nbrl.infra.engine.weight_group import WeightComparison
 from nbrl.infra.errors import EngineError, InfraError, PlaceError, PublishError
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.process.shared import Budget
@@ -56,7 +56,7 @@ class SglangFleet:
         self._lend, self._lent = lend, set[int]()  # numbers of the engines that have lent their memory
         self._served = [[weights] for _ in engines]  # by each, the newest last
         self._starts = [0 for _ in engines]  # how often each was started again
-        self._compared: list[tuple[int, Served, Comparison] | None] = [
+        self._compared: list[tuple[int, Served, WeightComparison] | None] = [
             None for _ in engines
         ]  # what came from a source, in which start
         self._changing = asyncio.Lock()
@@ -179,7 +179,7 @@ class SglangFleet:
         differences = [a - b for scored, each in pairs for a, b in zip(scored, each.logprobs, strict=True)]
         return Finding(url, differences, found)
 
-    async def _compared_with(self, number: int, weights: Served, client: EngineClient) -> Comparison | None:
+    async def _compared_with(self, number: int, weights: Served, client: EngineClient) -> WeightComparison | None:
         """How the weights that an engine holds compare with these; None for an adapter, which is not among them."""
         if self._adapters:
             return None
@@ -328,7 +328,7 @@ class SglangFleet:
         self._say(f"{why}; started again in {time.monotonic() - started:.0f} s, nothing was lost")
 
 
-def _unproved(weights: Comparison | None) -> str:
+def _unproved(weights: WeightComparison | None) -> str:
     """In words, what has not been compared bit for bit; empty if everything has."""
     if weights is None:
         return "the engines hold an adapter beside their weights"

@@ -55,9 +55,9 @@ from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services, Training, place
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
-from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync
 
 T = TypeVar("T")
 READY_S = 120.0  # for a learner and for runners, before it is said what they may wait for
@@ -119,7 +119,7 @@ def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, pr
     tracking = Tracking(config.tracking, home)
     storage = Storage(config.storage)
     curves = curves_of(config.tracking, storage, run)
-    delivery = Delivery(run.name, Books(config, storage, run, tracking), tracking, progress.say, curves)
+    delivery = Delivery(run.name, MlflowSync(config, storage, run, tracking), tracking, progress.say, curves)
     epoch = newest(storage, run.layout)
     stack.push(lambda kind, error, trace: delivery.finish(_ending(storage, run, epoch, error)))
     delivery.start()

@@ -15,7 +15,7 @@ from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import complete
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.tracking.curves import Made
+from nbrl.tasks.tracking.curves import MadePolicy
 from nbrl.tasks.tracking.parameters import RUN_ID
 
 RUN, UPDATES, SUCCESS, FINISHED = "nbrl.run", "nbrl.updates", "nbrl.success", "nbrl.finished"
@@ -62,7 +62,7 @@ class Checkpoints:
             self._models[step] = self._tracking.models.place(model, self._storage.uri(folder), folder not in there)
         return there
 
-    def register(self, policies: Mapping[int, Made]) -> None:
+    def register(self, policies: Mapping[int, MadePolicy]) -> None:
         """Make versions of the run's best and last checkpoint and of its champion, and let the aliases name what they should."""
         made = {step: each for step, each in policies.items() if each.weights.updates and step in self._models}
         there, scores = self.update_places(), scores_of(self._storage, self._run)
@@ -77,7 +77,7 @@ class Checkpoints:
         self._update_versions(name, versions, there)
         self._let_aliases_name(name, chosen.checkpoint if chosen and ours is not None else "")
 
-    def _version(self, name: str, versions: Mapping[str, Version], step: int, made: Made, score: float | None) -> None:
+    def _version(self, name: str, versions: Mapping[str, Version], step: int, made: MadePolicy, score: float | None) -> None:
         """Register a checkpoint unless it is; tell its score, which may be new."""
         model, models = self._models[step], self._tracking.models
         success = "" if score is None else f"{score:.6f}"

@@ -19,7 +19,7 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 
 
-class Made(NamedTuple):
+class MadePolicy(NamedTuple):
     """A policy, and when its iteration was finished (seconds since 1970)."""
 
     weights: Weights
@@ -32,7 +32,9 @@ class Steps:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.count = 0
-        self.policies: dict[int, Made] = {0: Made(Weights(digest=run.policy), 0.0)}  # each at the first step it was there
+        self.policies: dict[int, MadePolicy] = {
+            0: MadePolicy(Weights(digest=run.policy), 0.0)
+        }  # each at the first step it was there
 
     @property
     def updates(self) -> int:
@@ -48,7 +50,7 @@ class Steps:
         updated = self.updated(record)
         self.count += 1
         if updated:
-            self.policies[self.count] = Made(record.policy, record.finished)
+            self.policies[self.count] = MadePolicy(record.policy, record.finished)
 
     def evaluations(self, storage: Storage, besides: Collection[int]) -> Iterator[tuple[int, Weights, NodeResult]]:
         """The finished evaluations of these policies with their steps, besides those at some steps."""
@@ -66,7 +68,7 @@ def eval_metrics(result: NodeResult) -> dict[str, float]:
     return {f"eval/{name}": value for name, value in result.artifact.values.items()}
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """The metrics of a step, and when they were measured (seconds since 1970)."""
 
     metrics: dict[str, float]
@@ -105,16 +107,16 @@ class Curves:
         """Close the files."""
         self._files.close()
 
-    def _new(self) -> Iterator[Point]:
+    def _new(self) -> Iterator[MetricPoint]:
         """What the storage has since the last call."""
         while (record := read_record(self._storage, self._run, self._steps.count)) is not None:
             self._steps.add(record)
-            yield Point(dict(record.metrics), self._steps.count, record.finished or None)
+            yield MetricPoint(dict(record.metrics), self._steps.count, record.finished or None)
         for step, _, result in self._steps.evaluations(self._storage, self._evaluated):
             self._evaluated.add(step)
-            yield Point(eval_metrics(result), step, result.finished)
+            yield MetricPoint(eval_metrics(result), step, result.finished)
 
-    def _check(self, points: list[Point]) -> None:
+    def _check(self, points: list[MetricPoint]) -> None:
         """Delete the files if they have a value that none of these points has, or one of them twice."""
         wanted = {(name, point.step): value for point in points for name, value in point.metrics.items()}
         found = [(name, step, value) for name in self._files.names() for step, value in self._files.history(name)]

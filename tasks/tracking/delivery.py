@@ -10,8 +10,8 @@ from nbrl.infra.tracking import Tracking
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.tracking.books import Books, deliver
 from nbrl.tasks.tracking.curves import Curves, curves_of
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 
 RETRY_S = 30.0  # between deliveries while MLflow does not answer
 END_S = 60.0  # for what is left at the end of a run
@@ -20,7 +20,7 @@ END_S = 60.0  # for what is left at the end of a run
 def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str], None]) -> None:
     """Deliver a finished run of which a part may be missing, because its process was killed at the end."""
     tracking = Tracking(config.tracking, Home(config.home))
-    books = Books(config, storage, run, tracking)
+    books = MlflowSync(config, storage, run, tracking)
     try:
         if not books.is_complete():
             deliver(books, tracking)
@@ -43,7 +43,7 @@ class Delivery:
     """A thread over `Books` and `Curves`. A delivery that fails is said once and tried again."""
 
     def __init__(
-        self, run: str, books: Books, tracking: Tracking, say: Callable[[str], None], curves: Curves | None = None
+        self, run: str, books: MlflowSync, tracking: Tracking, say: Callable[[str], None], curves: Curves | None = None
     ) -> None:
         self._run, self._books, self._tracking, self._say, self._curves = run, books, tracking, say, curves
         self._wake, self._warned = threading.Event(), set[str]()

@@ -19,11 +19,11 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices
 from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
-from nbrl.tasks.warmstart.sources.source import Found
+from nbrl.tasks.warmstart.sources.source import Demonstrations
 from nbrl.tasks.warmstart.start import check_environments, check_start, start_digest
-from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, WorkFolder, check_free, unfinished
+from nbrl.tasks.warmstart.work_folder import Block, Identity, WarmstartPlan, WorkFolder, check_free, unfinished
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
@@ -34,11 +34,11 @@ FRESH = "fresh"  # stands for the digest of a model that the settings describe
 
 def make_plan(
     settings: WarmstartSettings,
-    stages: Mapping[str | None, Stage],
+    stages: Mapping[str | None, DemonstrationAgent],
     work: WorkFolder,
     identity: Identity,
     held_out: frozenset[str],
-) -> Plan:
+) -> WarmstartPlan:
     """Record the demonstrations, each source's on the stage of its environment, and write the orders' tables.
 
     Questions that are `held_out` are left out. Raises ConfigError if a source gives nothing.
@@ -60,7 +60,7 @@ def make_plan(
             count = min(settings.checkpoint_steps, steps - first)
             _write(work, len(blocks), taken[first * settings.batch : (first + count) * settings.batch])
             blocks.append(Block(name, count))
-    plan = Plan(identity=identity, blocks=blocks, demonstrations=demonstrations)
+    plan = WarmstartPlan(identity=identity, blocks=blocks, demonstrations=demonstrations)
     work.begin(plan)
     return plan
 
@@ -70,11 +70,11 @@ def plain(question: str) -> str:
     return " ".join(question.split()).casefold()
 
 
-def unseen(found: Found, held_out: frozenset[str]) -> Found:
+def unseen(found: Demonstrations, held_out: frozenset[str]) -> Demonstrations:
     """Without the demonstrations of held-out questions, which count as left out."""
     asked = {plain(question) for question in held_out}
     kept = [each for each in found.trajectories if plain(each.question) not in asked]
-    return Found(kept, found.left_out + len(found.trajectories) - len(kept))
+    return Demonstrations(kept, found.left_out + len(found.trajectories) - len(kept))
 
 
 def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: Block, start: str) -> UpdateOrder:
@@ -93,7 +93,7 @@ def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: 
     )
 
 
-def _check(phase: str, found: dict[str, Found]) -> None:
+def _check(phase: str, found: dict[str, Demonstrations]) -> None:
     for name, each in found.items():
         if each.trajectories:
             continue

@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Given:
+class WarmstartArguments:
     """What a command line names: a recipe, and what replaces its model to start from, its training and all its phases."""
 
     recipe: str | None = None
@@ -41,7 +41,7 @@ class Given:
     demonstrations: str | None = None
 
 
-def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartSettings:
+def load(given: WarmstartArguments, overrides: Iterable[str], storage: Storage) -> WarmstartSettings:
     """The settings of a recipe with `a.b=c` overrides. Runs lie in `storage`.
 
     Paths in the recipe are relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or

@@ -3,8 +3,9 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from nbrl.infra.closed import FREE, FiniteModel
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.layout.runs import NAME
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
@@ -29,11 +30,7 @@ Demonstrations = Annotated[
 OF_A_RUN = "runs/"  # before the name of a run as a training, which a recipe may have too
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Phase(_Closed):
+class Phase(FiniteModel):
     """Demonstrations that are learnt together, mixed at random."""
 
     epochs: float = Field(1.0, gt=0, le=1000, description="passes over the demonstrations; a part of one takes a part of them")
@@ -68,7 +65,7 @@ class SupervisedSettings(StepSettings):
         )
 
 
-class WarmstartSettings(_Closed):
+class WarmstartSettings(FiniteModel):
     """Phases are learnt one after another. `start` or `fresh` says from what."""
 
     seed: int = Field(0, ge=0, le=2**31, description="seed of every random draw")
@@ -94,7 +91,7 @@ class WarmstartSettings(_Closed):
     dtype: Literal["float32", "stored"] = Field(
         "float32", description="numbers of the weights that are written: float32, or stored, as in the model it starts from"
     )
-    ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
+    ray: RaySettings = Field(RaySettings(), json_schema_extra=FREE)
 
     @field_validator("phases", mode="before")
     @classmethod

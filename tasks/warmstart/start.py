@@ -23,7 +23,7 @@ from nbrl.tasks.runs.checkpoints import checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_learns, check_reads
 from nbrl.tasks.runs.recipes import load, resumed_config
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 
@@ -81,7 +81,7 @@ def _policy(start: str) -> PolicySettings:
 
 def stages_of(
     training: RunConfig, told: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
-) -> dict[str | None, Stage]:
+) -> dict[str | None, DemonstrationAgent]:
     """A stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several none.
 
     `loaded` is what the environments gave. Raises ConfigError if the model's tokenizer, the tools or an environment do not suit
@@ -97,11 +97,11 @@ def stages_of(
 
 def _stage(
     training: RunConfig, environment: str, loaded: Mapping[str, Tables], tokenizer: ChatTokenizer, cancelled: Event
-) -> Stage:
+) -> DemonstrationAgent:
     tools = asyncio.run(_tools(training, environment, loaded[environment])) if environment else ()
     instruction = training.environments[environment].prompt if environment else ""
     check_room(tokenizer, training.agent, describe(tools), instruction)
-    return Stage(training.agent, tokenizer, tools, instruction, environment, cancelled)
+    return DemonstrationAgent(training.agent, tokenizer, tools, instruction, environment, cancelled)
 
 
 def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from nbrl.infra.blobs import flush_folder
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
@@ -23,10 +24,8 @@ SHOWN = 3  # differences named at once
 DEFAULT_MODE = 0o644
 
 
-class Identity(BaseModel):
+class Identity(ClosedModel):
     """What decides the result: the settings, the agent of the training, the model to start from, and what files hold."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     settings: WarmstartSettings
     agent: dict[str, Any]
@@ -57,10 +56,8 @@ class Block(NamedTuple):
     steps: int
 
 
-class Plan(BaseModel):
+class WarmstartPlan(ClosedModel):
     """All blocks, and the demonstrations of each phase: how many, and how many others could not be used."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     identity: Identity
     blocks: list[Block]
@@ -88,16 +85,16 @@ class WorkFolder:
         """Whether somebody else's files are there: a warm start begins with its lock."""
         return self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).exists()
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> WarmstartPlan | None:
         """What is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
         if not self.storage.exists(PLAN):
             return None
         try:
-            return Plan.model_validate(self.storage.read_json(PLAN))
+            return WarmstartPlan.model_validate(self.storage.read_json(PLAN))
         except ValidationError as error:
             raise ConfigError(f"{self.path} is no warm start that this release can continue; delete it to begin anew") from error
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: WarmstartPlan) -> None:
         """From now on the folder is this warm start's."""
         self.storage.create_json(PLAN, plan.model_dump(mode="json"))
 
@@ -123,7 +120,7 @@ class WorkFolder:
         if block:
             shutil.rmtree(self.path / self.checkpoint(block - 1), ignore_errors=True)
 
-    def check_whole(self, plan: Plan) -> None:
+    def check_whole(self, plan: WarmstartPlan) -> None:
         """Raises ConfigError if somebody deleted what the next block needs: its tables, and the checkpoint it goes on from."""
         done = [block for block in range(len(plan.blocks)) if self.result(block) is not None]
         following = len(done)

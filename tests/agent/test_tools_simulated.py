@@ -14,7 +14,7 @@ from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import ToolSettings
-from nbrl.agent.tools.simulated import Asked, draw, noise
+from nbrl.agent.tools.simulated import SimulatedQuestion, draw, noise
 from tests.agent.tool_server import Said, Server, serving
 
 DOCUMENTS = "1. Keldra is a town.\n2. **Tilo** was born there.\n\n3. The Vorn is a river."
@@ -26,8 +26,8 @@ def said(text: Any, **fields: Any) -> Said:
     return Said({"choices": [{"message": {"role": "assistant", "content": text}}]}, **fields)
 
 
-def asked(seed: int = 0, progress: float | None = None) -> Asked:
-    return Asked(QUESTION, ("Keldra", "Keldra town"), seed, progress)
+def asked(seed: int = 0, progress: float | None = None) -> SimulatedQuestion:
+    return SimulatedQuestion(QUESTION, ("Keldra", "Keldra town"), seed, progress)
 
 
 def library(server: Server, **search: Any) -> Library:
@@ -36,7 +36,7 @@ def library(server: Server, **search: Any) -> Library:
     return Library(ToolSettings.model_validate(settings), {"": Equipment()})
 
 
-def searched(server: Server, about: Asked | None, calls: int = 1, **search: Any) -> list[str]:
+def searched(server: Server, about: SimulatedQuestion | None, calls: int = 1, **search: Any) -> list[str]:
     """What one trajectory finds, call after call."""
 
     async def work() -> list[str]:

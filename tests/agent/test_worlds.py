@@ -12,7 +12,7 @@ from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.world.world import ABILITIES, Problem, World, all_names, split_of
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.habits import HABITS, script
-from nbrl.tasks.warmstart.demonstrators.play import Asked, Move, Stage, play
+from nbrl.tasks.warmstart.demonstrators.play import DemonstratedQuestion, DemonstrationAgent, Move, play
 
 TINY_AGENT = load("tiny-cpu").agent
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
@@ -85,8 +85,8 @@ def test_every_query_finds_its_own_fact(world: World, search: SearchTool) -> Non
 
 
 def _play(problem: Problem, moves: list[Move], search: SearchTool, tokenizer: ChatTokenizer) -> Trajectory:
-    asked = Asked(problem.question.id, problem.question.question, problem.ability)
-    return asyncio.run(play(asked, moves, Stage(TINY_AGENT, tokenizer, (search,))))
+    asked = DemonstratedQuestion(problem.question.id, problem.question.question, problem.ability)
+    return asyncio.run(play(asked, moves, DemonstrationAgent(TINY_AGENT, tokenizer, (search,))))
 
 
 def _record(world: World, good: float, seed: int, search: SearchTool, tokenizer: ChatTokenizer) -> list[Trajectory]:
@@ -119,14 +119,14 @@ def test_six_steps_are_needed_and_enough_and_two_numbers_must_be_kept(long: Worl
     search, rng = SearchTool(Corpus.in_memory(long.corpus)), random.Random(0)
     agent = TINY_AGENT.model_copy(update={"max_steps": 6, "context_tokens": 200})
     for problem in long.problems:
-        asked = Asked(problem.question.id, problem.question.question, problem.ability)
-        good = asyncio.run(play(asked, script(problem, 1.0, rng).moves, Stage(agent, tokenizer, (search,))))
+        asked = DemonstratedQuestion(problem.question.id, problem.question.question, problem.ability)
+        good = asyncio.run(play(asked, script(problem, 1.0, rng).moves, DemonstrationAgent(agent, tokenizer, (search,))))
         assert (good.answer, len(good.steps)) == (problem.question.answers[0], 6)
         last = tokenizer.decode(_prompts(good)[-1])
         assert all(f"- {problem.findings[number]}\n" in last for number in (1, 3))
         assert f"{problem.findings[0]} keeps" not in last
         attempt = script(problem, 0.0, rng)
-        bad = asyncio.run(play(asked, attempt.moves, Stage(agent, tokenizer, (search,))))
+        bad = asyncio.run(play(asked, attempt.moves, DemonstrationAgent(agent, tokenizer, (search,))))
         assert attempt.habit == "slip" or bad.answer != problem.question.answers[0]
 
 

@@ -53,7 +53,7 @@ from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
-from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync
 from tests.durability.crash_tracking import FileTracking
 from tests.tasks.learner.alone import folder_shelf
 from tests.tasks.nodes.doubles import DoubleFleet
@@ -277,7 +277,7 @@ class Learner:
 class InlineDelivery:
     """Delivers at once, so that steps have an order."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: MlflowSync) -> None:
         self._books = books
 
     def wake(self) -> None:
@@ -297,7 +297,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
             check_folder(local)
         fleet = Fleet(str(newest.updates), death, config.pipeline.lag + 1 if config.publishes_adapters else 0)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
-        delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
+        delivery: Any = InlineDelivery(MlflowSync(config, storage, run, tracking))
         pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
         pools: list[Any] = [Runners(storage, fleet, pause_s) for _ in range(at_once)]
         learner: Any = Learner(storage, death, reads=config.update.tis is not None)

@@ -40,7 +40,7 @@ from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.sweep import sweep
-from nbrl.tasks.tracking.books import Books, deliver
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 from nbrl.tasks.tracking.promote import promote
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN
@@ -159,7 +159,7 @@ def told(storage: Storage, home: Path) -> None:
     tracking: Any = FileTracking(home / "mlflow.json")
     for step in (
         lambda: trusted_config(storage, RUN, [], trust=False),
-        lambda: deliver(Books(resumed_config(storage, RUN, ()), storage, known_run(storage, RUN), tracking), tracking),
+        lambda: deliver(MlflowSync(resumed_config(storage, RUN, ()), storage, known_run(storage, RUN), tracking), tracking),
         lambda: promote(storage, RUN, None),
     ):
         with suppress(InfraError, RunError):

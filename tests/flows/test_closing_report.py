@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from nbrl.flows.display.pages import report
-from tests.tasks.booked import summary_of
+from tests.tasks.synced import summary_of
 
 
 def rows(before: dict[str, float], after: dict[str, float]) -> list[list[str]]:

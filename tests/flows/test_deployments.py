@@ -13,7 +13,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
 
 from nbrl.flows import deployed
-from nbrl.flows.deployments import Wish, wished
+from nbrl.flows.deployments import DeployOptions, deployments_of
 from nbrl.flows.registration import answered, register
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import ServerError
@@ -58,13 +58,13 @@ def test_prefects_own_form_refuses_what_the_model_refuses(flow: object, good: di
 
 @pytest.mark.process  # Prefect asks which platform this is
 def test_what_is_cleaned_is_the_storage_of_the_recipe(root: str) -> None:
-    (clean,) = wished(Wish(kind="clean", recipe="tiny-cpu", overrides=(f"storage.root={root}",)))
+    (clean,) = deployments_of(DeployOptions(kind="clean", recipe="tiny-cpu", overrides=(f"storage.root={root}",)))
     assert clean.parameters["order"]["root"] == root
 
 
 @pytest.mark.process  # Prefect asks which platform this is
 def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
-    train, evaluate, clean = wished(Wish(run="r", root=root, cron="*/5 * * * *"))
+    train, evaluate, clean = deployments_of(DeployOptions(run="r", root=root, cron="*/5 * * * *"))
     assert [each.full_name for each in (train, evaluate, clean)] == ["train/r", "evaluate/r", "clean/all-runs"]
     assert train.parameters["order"] == {"run": "r", "recipe": "", "overrides": [], "root": root}
     assert evaluate.parameters["order"]["model"] == "r"
@@ -76,7 +76,7 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("options", "words"),
     [
         ({"kind": "train"}, "name the run with --run"),
         ({"kind": "train", "run": "s"}, "there is no run 's'"),
@@ -102,14 +102,14 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
         ({"kind": "prepare", "recipe": "gone.yaml", "out": "o"}, r"gone\.yaml"),
     ],
 )
-def test_what_cannot_run_is_refused_in_a_sentence(root: str, wish: dict[str, str], words: str) -> None:
+def test_what_cannot_run_is_refused_in_a_sentence(root: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        wished(Wish.model_validate({"root": root} | wish))
+        deployments_of(DeployOptions.model_validate({"root": root} | options))
 
 
 @pytest.mark.process  # Prefect asks which platform this is
 def test_an_evaluation_has_the_settings_that_were_asked_for(root: str) -> None:
-    (evaluate,) = wished(Wish(kind="evaluate", run="r", root=root, overrides=("evaluate.samples=8",)))
+    (evaluate,) = deployments_of(DeployOptions(kind="evaluate", run="r", root=root, overrides=("evaluate.samples=8",)))
     assert evaluate.parameters["order"] == {"model": "r", "root": root, "overrides": ["evaluate.samples=8"]}
 
 

@@ -14,7 +14,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations, successes
 
 pytestmark = pytest.mark.e2e
@@ -56,7 +56,7 @@ def test_the_same_agent_learns_from_the_very_tokens_that_were_sampled(storage: S
     agent = load("tiny-cpu").agent
     source = RunDemonstrations(kind="run", name="small", root=storage.settings.root)
     source.check()
-    found = source.record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
+    found = source.record(DemonstrationAgent(agent, ChatTokenizer.load(TINY, agent)), 0)
     assert [each.nodes for each in found.trajectories] == [each.nodes for each in successes(storage, "small", 1)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.order import Order, planned
+from nbrl.flows.evaluation_request import EvaluationRequest, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
 from nbrl.tasks.runs.epochs import take
@@ -47,6 +47,6 @@ def test_a_training_that_another_process_does_starts_nothing(tmp_path: Path) -> 
 
 
 def test_an_evaluation_that_another_process_does_starts_nothing(tmp_path: Path) -> None:
-    plan = planned(Order(recipe="tiny-cpu", overrides=tuple(settings(tmp_path)), name="e"))
+    plan = planned(EvaluationRequest(recipe="tiny-cpu", overrides=tuple(settings(tmp_path)), name="e"))
     hold(Storage(plan.config.storage), EvaluationLayout("e"))
     assert "evaluation 'e' is being worked on by process " in refused(tmp_path, "evaluate", "tiny-cpu", "--name", "e")

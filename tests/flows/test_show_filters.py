@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nbrl.flows.cli.commands import app
-from nbrl.flows.display.listing import Found, Wanted, choose
+from nbrl.flows.display.listing import ListedTrajectory, Wanted, choose
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from tests.tasks.comparison import made
@@ -26,7 +26,7 @@ def storage(tmp_path: Path) -> Storage:
     return storage
 
 
-def chosen(storage: Storage, run: str = "r", limit: int = 100, **wanted: Any) -> list[Found]:
+def chosen(storage: Storage, run: str = "r", limit: int = 100, **wanted: Any) -> list[ListedTrajectory]:
     return choose(storage, run, limit, Wanted(**wanted))
 
 

@@ -11,7 +11,7 @@ from nbrl.tasks.layout.runs import EVALUATIONS
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.tracking.promote import promote
 from tests.flows.typed import nbrl
-from tests.tasks.booked import RUN
+from tests.tasks.synced import RUN
 
 
 @pytest.fixture

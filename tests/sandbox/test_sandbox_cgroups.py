@@ -230,7 +230,7 @@ LIMITS = {
 
 
 def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbrl.sandbox.walls.cgroups.plan", lambda name: cgroups.Plan(2, ()))
+    monkeypatch.setattr("nbrl.sandbox.walls.cgroups.plan", lambda name: cgroups.CgroupPlan(2, ()))
 
     async def body(kernel: SandboxKernel) -> tuple[Execution, list[str]]:
         return await kernel.execute("2 + 2"), list(kernel._process.lacking)

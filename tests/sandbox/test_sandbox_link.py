@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from nbrl.sandbox.inside import zmtp
 from nbrl.sandbox.jupyter.connection import Connection
-from nbrl.sandbox.jupyter.messages import Message, MessageCodec
+from nbrl.sandbox.jupyter.messages import KernelMessage, MessageCodec
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
@@ -91,12 +91,12 @@ class Bench:
         self.sockets = unbound()
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name_sockets(self.channel, self.sockets, self.address)
-        self.messages: list[Message] = []
+        self.messages: list[KernelMessage] = []
         self.news = asyncio.Event()
         self.broken = asyncio.Event()
         self.link = Connection(self.address, 1 << 20, self._receive, self.broken.set)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: KernelMessage) -> None:
         if self._keep:
             self.messages.append(message)
         self.news.set()

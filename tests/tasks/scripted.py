@@ -21,7 +21,7 @@ from nbrl.tasks.rollout import samplers
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.config import RunConfig
-from tests.tasks.desks import LocalDesk, played_by
+from tests.tasks.queues import LocalQueue, played_by
 
 
 def play(
@@ -55,11 +55,11 @@ def play(
     plan = RunnerPlan(model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
 
     async def work() -> pa.Table:
-        desk = LocalDesk()
-        runner = Runner(plan, 0, desk)
+        queue = LocalQueue()
+        runner = Runner(plan, 0, queue)
         try:
             asked = RoundPlan(f"chunks-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained, max_steps=max_steps)
-            return await played_by(storage, runner, desk, rows, asked)
+            return await played_by(storage, runner, queue, rows, asked)
         finally:
             await runner.stop()
 

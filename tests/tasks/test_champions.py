@@ -14,7 +14,7 @@ from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.pins import champion, weights_digest
 from nbrl.tasks.runs.retention import complete, prune
 from nbrl.tasks.tracking.promote import promote
-from tests.tasks.booked import RUN, begun, evaluated, iteration
+from tests.tasks.synced import RUN, begun, evaluated, iteration
 
 EPOCH = "e0001-abcdef"
 KEEP_ONE = CheckpointSettings(keep_last=1, keep_best=0)

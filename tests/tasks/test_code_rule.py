@@ -16,7 +16,7 @@ from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules.code import judge as code_judge
 from nbrl.tasks.reward.rules.code import program
 from nbrl.tasks.reward.rules.code.reference import complaint, reference_of
-from nbrl.tasks.reward.rules.code.values import DEPTH, TooLargeError, UnsupportedError, decode, encode
+from nbrl.tasks.reward.rules.code.values import DEPTH, UnsupportedError, ValueTooLargeError, decode, encode
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import judge
 from tests.tasks.code_answers import ATTACKS, HONEST, SEEKING, SETUP
@@ -90,7 +90,7 @@ def test_what_has_no_plain_form_is_refused() -> None:
     itself: list[Any] = []
     itself.append(itself)
     for value in (nested, itself, [0] * 300_000):
-        with pytest.raises(TooLargeError):
+        with pytest.raises(ValueTooLargeError):
             encode(value)
 
 

@@ -23,7 +23,7 @@ from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.recipes import load
-from tests.tasks.desks import LocalDesk
+from tests.tasks.queues import LocalQueue
 
 pytestmark = pytest.mark.process
 PASSAGES = pa.chunked_array([[f"Town {number} lies on river {number % 11}" for number in range(10, 40)]])
@@ -105,7 +105,7 @@ def test_of_several_at_once_one_makes_the_index(tmp_path: Path) -> None:
 @pytest.mark.sandbox
 def test_a_runner_says_that_it_indexes_and_another_takes_the_index(tmp_path: Path) -> None:
     async def started(plan: RunnerPlan) -> list[str]:
-        runner = Runner(plan, 0, LocalDesk())
+        runner = Runner(plan, 0, LocalQueue())
         try:
             await runner.start()
             return await runner.said()

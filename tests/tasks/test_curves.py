@@ -9,7 +9,7 @@ from nbrl.infra.tensorboard import EventFiles
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.curves import Curves, curves_of
-from tests.tasks.booked import RUN, begun, evaluated, iteration
+from tests.tasks.synced import RUN, begun, evaluated, iteration
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from nbrl.tasks.audit.chain import check_tracking
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.pins import Champion, recorded
 from nbrl.tasks.runs.scope import Weights
-from nbrl.tasks.tracking.books import Books, deliver
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 from nbrl.tasks.tracking.promote import promote, show_champion
-from tests.tasks.booked import CONFIG, RUN, begun, evaluated
+from tests.tasks.synced import CONFIG, RUN, begun, evaluated
 from tests.tasks.test_champions import made
 
 # MLflow asks git where it is.
@@ -40,7 +40,7 @@ def tracking(folder: Path, name: str = "home") -> Tracking:
 
 def delivered(storage: Storage, folder: Path, name: str = "home") -> Tracking:
     to = tracking(folder, name)
-    deliver(Books(CONFIG, storage, RUN, to), to)
+    deliver(MlflowSync(CONFIG, storage, RUN, to), to)
     assert to.find_run("r", {"nbrl.run_id": "x"})
     return to
 
@@ -116,7 +116,7 @@ def test_a_server_shows_what_a_database_shows(storage: Storage, tmp_path: Path) 
     try:
         to = Tracking(TrackingSettings(uri=page.url), home)
         for _ in range(2):
-            deliver(Books(CONFIG, storage, RUN, to), to)
+            deliver(MlflowSync(CONFIG, storage, RUN, to), to)
         assert to.find_run("r", {"nbrl.run_id": "x"})
         found = shown(to)
     finally:

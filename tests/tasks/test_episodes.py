@@ -12,7 +12,7 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.rollout.episodes import PLAYS, Episodes, Hidden
+from nbrl.tasks.rollout.episodes import PLAYS, Episodes, HiddenParts
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.rollout.samplers import Sampler
 from tests.agent.test_direct import TASK, Says
@@ -42,7 +42,7 @@ def played(
         return Sampler(policy, was_away, lambda: missed_s)
 
     direct = replace(ROUND, direct=True)
-    return asyncio.run(episodes.play(TASK, Hidden({}, [], ()), new, direct)), taken
+    return asyncio.run(episodes.play(TASK, HiddenParts({}, [], ()), new, direct)), taken
 
 
 def test_an_episode_that_had_no_more_time_with_its_engine_there_is_over(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_episode_whose_last_cell_had_no_more_time_was_not_given_its_time_eith
     class Cut(Episodes):
         plays = 0
 
-        async def _once(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+        async def _once(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
             self.plays += 1
             if self.plays == 1:
                 return TASK.ended(status, seconds=HASTY.deadline_s)

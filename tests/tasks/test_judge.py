@@ -15,13 +15,13 @@ from nbrl.tasks.layout.runs import JUDGEMENTS
 from nbrl.tasks.reward.judge.ask import NEUTRAL
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.judge.grades import find, keep, key_of
-from nbrl.tasks.reward.judge.prompt import Asked
+from nbrl.tasks.reward.judge.prompt import JudgedAnswer
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import judge
 from tests.tasks.grader import Grader, grading
 
-ASKED = Asked("Which year?", ("1844",), "in 1844")
+ASKED = JudgedAnswer("Which year?", ("1844",), "in 1844")
 SETTINGS = JudgeSettings(base_url="https://host/v1", name="m")
 
 
@@ -106,7 +106,7 @@ def test_an_answer_that_alone_gets_no_grade_is_incorrect_and_that_is_kept(tmp_pa
         assert [server.answers.count(answer) for answer in ("twice", "never", "long", "refused")] == [2, 2, 2, 1]
     assert [(row["grade"], row["ungraded"]) for row in found] == [("INCORRECT", "")] * 5
     assert len(storage_in(tmp_path).list(JUDGEMENTS)) == 5
-    (kept,) = find(storage_in(tmp_path), [Asked("Which year?", ("1844",), "refused")], SETTINGS).values()
+    (kept,) = find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "refused")], SETTINGS).values()
     assert kept == "INCORRECT"
 
 
@@ -149,7 +149,7 @@ def test_too_many_failures_end_it_and_the_grades_so_far_are_kept(tmp_path: Path)
         ):
             asked_of(server, tmp_path, table, concurrency=1)
         assert len(server.answers) < 24  # it does not ask on until all have failed
-    assert list(find(storage_in(tmp_path), [Asked("Which year?", ("1844",), "1844")], SETTINGS).values()) == ["CORRECT"]
+    assert list(find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "1844")], SETTINGS).values()) == ["CORRECT"]
 
 
 def test_a_key_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +168,13 @@ def test_a_key_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         (ASKED._replace(question="Which day?"), {}),
         (ASKED._replace(references=("1844", "in 1844")), {}),
         (ASKED._replace(answer="1844"), {}),
-        (Asked("Which year?1844", (), "in 1844"), {}),
+        (JudgedAnswer("Which year?1844", (), "in 1844"), {}),
         (ASKED, {"name": "other"}),
         (ASKED, {"max_tokens": 9}),
         (ASKED, {"rubric": "{question} {references} {answer}"}),
     ],
 )
-def test_whatever_decides_a_grade_is_in_its_key(asked: Asked, change: dict[str, Any]) -> None:
+def test_whatever_decides_a_grade_is_in_its_key(asked: JudgedAnswer, change: dict[str, Any]) -> None:
     assert key_of(asked, SETTINGS.model_copy(update=change)) != key_of(ASKED, SETTINGS)
 
 

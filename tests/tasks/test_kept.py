@@ -16,7 +16,7 @@ from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.sweep import sweep_stage
-from tests.tasks.booked import RUN
+from tests.tasks.synced import RUN
 
 ELSEWHERE = [
     "runs/mine",

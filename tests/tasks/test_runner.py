@@ -20,12 +20,12 @@ from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.runner import Live, Runner
+from nbrl.tasks.rollout.runner import LiveRunner, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
-from tests.tasks.desks import Call, LocalDesk, index_by, played_by
 from tests.tasks.nodes.doubles import services
+from tests.tasks.queues import Call, LocalQueue, index_by, played_by
 
 LAYOUT = RoundLayout("runs/r/iterations/000000/round-0")
 
@@ -36,13 +36,13 @@ class PlayingRunner(Runner):
     seconds, fails = 0.0, frozenset[str]()
 
     def __init__(self, plan: RunnerPlan) -> None:
-        self.desk = LocalDesk()
-        super().__init__(plan, 0, self.desk)
+        self.queue = LocalQueue()
+        super().__init__(plan, 0, self.queue)
         self.played: list[str] = []
 
     async def start(self) -> None:
         nobody: Any = None
-        self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
+        self._live = LiveRunner(nobody, EngineSamplers(self._plan), AsyncExitStack())
 
     async def _attempts(self, task: Task, files: Any, new: Any, plan: RoundPlan) -> Trajectory:
         await asyncio.sleep(self.seconds)
@@ -76,7 +76,7 @@ ROUND = RoundPlan(LAYOUT.chunks(""), (), Sampling(), EngineSettings())
 
 
 def play(storage: Storage, runner: PlayingRunner, asked: list[dict[str, Any]]) -> pa.Table:
-    return asyncio.run(played_by(storage, runner, runner.desk, asked, ROUND))
+    return asyncio.run(played_by(storage, runner, runner.queue, asked, ROUND))
 
 
 @pytest.fixture
@@ -136,22 +136,22 @@ def test_a_row_that_does_not_count_and_is_given_again_before_its_runner_hears_of
             return trajectory.model_copy(update={"status": Status.TIMEOUT}) if task.id == "1" else trajectory
 
     runner = TimingOut(plan(storage, episodes=4))
-    desk, lost = runner.desk.desk, False
+    queue, lost = runner.queue.queue, False
 
     async def finish(name: str, number: int, life: str, index: pa.Table) -> set[str]:
         nonlocal lost
         if lost:
-            return await desk.finish(name, number, life, index)
+            return await queue.finish(name, number, life, index)
         lost = True
-        desk._round.held[0].discard("1")  # the runner gave no sign for long
-        passed_over = await desk.finish(name, number, life, index)
-        desk._round.waiting.append("1")
-        desk._change()
+        queue._round.held[0].discard("1")  # the runner gave no sign for long
+        passed_over = await queue.finish(name, number, life, index)
+        queue._round.waiting.append("1")
+        queue._change()
         await asyncio.sleep(0.5)  # meanwhile the runner gets it once more
         return passed_over
 
-    runner.desk.finish = Call(finish)
-    table = asyncio.run(asyncio.wait_for(played_by(storage, runner, runner.desk, rows(3), ROUND), 60))
+    runner.queue.finish = Call(finish)
+    table = asyncio.run(asyncio.wait_for(played_by(storage, runner, runner.queue, rows(3), ROUND), 60))
     assert table["id"].to_pylist() == list("012")
     assert runner.played.count("1") == 2
 
@@ -166,7 +166,7 @@ def test_requests_of_a_round_of_32_trajectories(tmp_path: Path, monkeypatch: pyt
 
         class Pool:
             async def run(self, given: Any, engines: Any, asked: RoundPlan, *rest: Any) -> pa.Table:
-                return await index_by(runner, runner.desk, rows(32), asked)
+                return await index_by(runner, runner.queue, rows(32), asked)
 
         made = services(tmp_path)
         made.storage, made.runners = storage, Pool()  # type: ignore[assignment]

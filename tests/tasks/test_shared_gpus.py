@@ -9,7 +9,7 @@ import pytest
 
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services import start
-from tests.tasks.booked import RUN
+from tests.tasks.synced import RUN
 
 
 @pytest.mark.parametrize("shared", ["", "0"])

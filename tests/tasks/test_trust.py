@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from nbrl.flows.ask.trained import trained
 from nbrl.flows.deployed import TrainOrder
-from nbrl.flows.deployments import Wish, wished
-from nbrl.flows.order import Order, planned
+from nbrl.flows.deployments import DeployOptions, deployments_of
+from nbrl.flows.evaluation_request import EvaluationRequest, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
@@ -230,9 +230,9 @@ def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
     root = storage.settings.root
     for begin in (
         lambda: TrainOrder(run="r", root=root).start(),
-        lambda: planned(Order(model="r", root=root)),
-        lambda: wished(Wish(run="r", root=root)),
-        lambda: wished(Wish(kind="evaluate", run="r", root=root)),
+        lambda: planned(EvaluationRequest(model="r", root=root)),
+        lambda: deployments_of(DeployOptions(run="r", root=root)),
+        lambda: deployments_of(DeployOptions(kind="evaluate", run="r", root=root)),
         lambda: trained(storage, "r", None, print).__enter__(),
     ):
         with pytest.raises(ConfigError, match=r"begun by another user .*\n  rollout\.tools\.mcp\.tool\.command: "):

@@ -8,7 +8,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from nbrl.agent.http.client import EncodingError, TooLargeError, body
+from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body
 from nbrl.agent.http.json_service import Service, ServiceError
 from nbrl.agent.messages import cut_end
 from nbrl.agent.tools.files.charsets import UNNAMED
@@ -84,7 +84,7 @@ class DirectReader:
             raise PageError(f"the page did not come within {self._timeout_s:g} s") from None
         except ForbiddenAddressError as error:
             raise PageError(str(error)) from None
-        except (TooLargeError, EncodingError) as error:
+        except (BodyTooLargeError, EncodingError) as error:
             raise PageError(f"the page cannot be read: {error}") from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
             raise PageError(f"the page cannot be fetched: {str(error)[:200] or type(error).__name__}") from None

@@ -2,14 +2,14 @@
 
 import ast
 
-from nbrl.tasks.environments.datasets.published import Asked, Row
+from nbrl.tasks.environments.datasets.published import PublishedQuestion, Row
 from nbrl.tasks.reward.rules.code.reference import complaint, reference_of
 
 SUBMIT = "Submit its complete source as text, imports and helper functions included: submit_final_answer(source)."
 ABILITY = "code"
 
 
-def human_eval(row: Row) -> Asked | None:
+def human_eval(row: Row) -> PublishedQuestion | None:
     """HumanEval (arXiv 2107.03374): its prompt gives the imports and helper functions. None if its tests cannot be used."""
     prompt, name = row["prompt"], row["entry_point"]
     if not _parse(prompt, row["test"]):
@@ -20,7 +20,7 @@ def human_eval(row: Row) -> Asked | None:
     return _asked(row["task_id"].replace("/", "-"), question, reference)
 
 
-def mbpp(row: Row) -> Asked | None:
+def mbpp(row: Row) -> PublishedQuestion | None:
     """MBPP (arXiv 2108.07732), both configurations. The first test is part of the question, as it alone names the function.
 
     None if its tests cannot be used, as where they make instances of classes that the answer would have to define.
@@ -74,5 +74,5 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name(self._new, node.ctx) if node.id == self._old else node
 
 
-def _asked(name: str, question: str, reference: str) -> Asked | None:
-    return None if complaint(reference) else Asked(name, question, [], ABILITY, reference)
+def _asked(name: str, question: str, reference: str) -> PublishedQuestion | None:
+    return None if complaint(reference) else PublishedQuestion(name, question, [], ABILITY, reference)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nbrl.infra.arrow_files import UnfitTableError, read_parquet
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
-from nbrl.tasks.environments.datasets.published import Asked, Published, Row
+from nbrl.tasks.environments.datasets.published import Published, PublishedQuestion, Row
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, check, table_of
 from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -110,7 +110,7 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
     return Fetched(questions, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA), left_out)
 
 
-def _checked(asked: Asked | None) -> Asked | None:
+def _checked(asked: PublishedQuestion | None) -> PublishedQuestion | None:
     """The question with its answers as text. Raises TypeError or ValueError for what is none."""
     if asked is None:
         return None
@@ -122,7 +122,7 @@ def _checked(asked: Asked | None) -> Asked | None:
     return asked._replace(answers=answers)
 
 
-def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> dict[str, object]:
+def _row(name: str, split: str, data: Published, asked: PublishedQuestion, number: int) -> dict[str, object]:
     own = asked.id if ID.fullmatch(asked.id) else f"{name}-{split}-{number:06d}"
     question, answers = asked.question.strip(), [answer for answer in asked.answers if answer.strip()]
     return {

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 BOXED = re.compile(r"\\(?:boxed|fbox)\b\s*")
 
 
-class Asked(NamedTuple):
+class PublishedQuestion(NamedTuple):
     """A question with its accepted answers, or a reference where its rule has one. `id` is empty where the data set has none."""
 
     id: str
@@ -42,34 +42,34 @@ class Published:
     splits: tuple[str, ...]
     rule: Rule
     licence: str
-    ask: Callable[[Row], Asked | None]
+    ask: Callable[[Row], PublishedQuestion | None]
     passages: Callable[[Row], list[str]] = field(default=no_passages)
 
 
-def gaia(row: Row) -> Asked | None:
+def gaia(row: Row) -> PublishedQuestion | None:
     """GAIA (arXiv 2311.12983). None for a question that comes with a file, which only a folder with the files can bring."""
     answer, level = row["Final answer"], str(row["Level"])
     if row["file_name"] or answer.strip() == "?":
         return None
-    return Asked(row["task_id"], row["Question"], [answer], f"level_{level}")
+    return PublishedQuestion(row["task_id"], row["Question"], [answer], f"level_{level}")
 
 
-def hotpot_qa(row: Row) -> Asked:
+def hotpot_qa(row: Row) -> PublishedQuestion:
     """HotpotQA (arXiv 1809.09600), of bridges and comparisons. Its own files name the id `_id`."""
-    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
+    return PublishedQuestion(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
-def two_wiki(row: Row) -> Asked:
+def two_wiki(row: Row) -> PublishedQuestion:
     """2WikiMultihopQA (arXiv 2011.01060). Its own files name the id `_id`."""
-    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
+    return PublishedQuestion(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
-def musique(row: Row) -> Asked | None:
+def musique(row: Row) -> PublishedQuestion | None:
     """MuSiQue (arXiv 2108.00573). Questions that its passages cannot answer are left out; the id begins with the hops."""
     if not row["answerable"]:
         return None
     answers = list(dict.fromkeys([row["answer"], *row["answer_aliases"]]))
-    return Asked(row["id"].replace("__", "-"), row["question"], answers, row["id"].partition("_")[0])
+    return PublishedQuestion(row["id"].replace("__", "-"), row["question"], answers, row["id"].partition("_")[0])
 
 
 def titled_sentences(row: Row) -> list[str]:
@@ -84,30 +84,30 @@ def paragraphs(row: Row) -> list[str]:
     return [f"{each['title']}: {each['paragraph_text']}" for each in row["paragraphs"]]
 
 
-def nq_open(row: Row) -> Asked:
+def nq_open(row: Row) -> PublishedQuestion:
     """Natural Questions without their articles (arXiv 1906.00300): `question`, and all accepted `answer`s."""
-    return Asked("", f"{row['question'].rstrip('?')}?", list(row["answer"]), "one_hop")
+    return PublishedQuestion("", f"{row['question'].rstrip('?')}?", list(row["answer"]), "one_hop")
 
 
-def trivia_qa(row: Row) -> Asked:
+def trivia_qa(row: Row) -> PublishedQuestion:
     """TriviaQA (arXiv 1705.03551): the answer's value and its aliases, the names of an article of Wikipedia."""
     answer = row["answer"]
-    return Asked(row["question_id"], row["question"], _distinct([answer["value"], *answer["aliases"]]), "one_hop")
+    return PublishedQuestion(row["question_id"], row["question"], _distinct([answer["value"], *answer["aliases"]]), "one_hop")
 
 
-def pop_qa(row: Row) -> Asked:
+def pop_qa(row: Row) -> PublishedQuestion:
     """PopQA (arXiv 2212.10511): `possible_answers` is a list within a string."""
-    return Asked(f"popqa-{row['id']}", row["question"], _distinct(json_value(row["possible_answers"])), "one_hop")
+    return PublishedQuestion(f"popqa-{row['id']}", row["question"], _distinct(json_value(row["possible_answers"])), "one_hop")
 
 
-def simple_qa(row: Row) -> Asked:
+def simple_qa(row: Row) -> PublishedQuestion:
     """SimpleQA (arXiv 2411.04368), whose one answer is meant for a model that grades; words and F1 are stricter."""
-    return Asked("", row["problem"], [row["answer"]], "one_hop")
+    return PublishedQuestion("", row["problem"], [row["answer"]], "one_hop")
 
 
-def bamboogle(row: Row) -> Asked:
+def bamboogle(row: Row) -> PublishedQuestion:
     """Bamboogle (arXiv 2210.03350): 125 questions of two hops that no page answers."""
-    return Asked("", row["Question"], [row["Answer"]], "two_hop")
+    return PublishedQuestion("", row["Question"], [row["Answer"]], "two_hop")
 
 
 def _distinct(answers: list[str]) -> list[str]:
@@ -115,29 +115,29 @@ def _distinct(answers: list[str]) -> list[str]:
     return list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
 
 
-def gsm8k(row: Row) -> Asked:
+def gsm8k(row: Row) -> PublishedQuestion:
     """GSM8K (arXiv 2110.14168): the number stands after "####" at the end of the solution, with commas in thousands."""
     _, marker, answer = row["answer"].rpartition("####")
     if not marker:
         raise ValueError("the solution has no line that begins with ####")
-    return Asked("", row["question"], [answer.strip()], "arithmetic")
+    return PublishedQuestion("", row["question"], [answer.strip()], "arithmetic")
 
 
-def competition(row: Row) -> Asked | None:
+def competition(row: Row) -> PublishedQuestion | None:
     """MATH (arXiv 2103.03874): the answer is in the last \\boxed of the solution; a few solutions have none."""
     answer = boxed(row["solution"])
-    return Asked("", row["problem"], [answer], _ability(row["type"])) if answer else None
+    return PublishedQuestion("", row["problem"], [answer], _ability(row["type"])) if answer else None
 
 
-def math_500(row: Row) -> Asked:
+def math_500(row: Row) -> PublishedQuestion:
     """The 500 problems of MATH that arXiv 2305.20050 evaluates on, with their answers."""
     name = row["unique_id"].removesuffix(".json").replace("/", "-")
-    return Asked(name, row["problem"], [row["answer"]], _ability(row["subject"]))
+    return PublishedQuestion(name, row["problem"], [row["answer"]], _ability(row["subject"]))
 
 
-def aime(row: Row) -> Asked:
+def aime(row: Row) -> PublishedQuestion:
     """AIME 2024: the answer is an integer from 0 to 999."""
-    return Asked(row["ID"], row["Problem"], [str(row["Answer"])], "competition")
+    return PublishedQuestion(row["ID"], row["Problem"], [str(row["Answer"])], "competition")
 
 
 def boxed(solution: str) -> str:

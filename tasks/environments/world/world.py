@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.reward.rules.rule import Rule
 
 Split = Literal["train", "held_out"]
@@ -43,10 +42,8 @@ def all_names(split: Split) -> list[str]:
     return [name for name in names if split_of(name) == split]
 
 
-class Question(BaseModel):
+class WorldQuestion(ClosedModel):
     """One prompt of a data set, its accepted answers and the rule that compares with them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     question: str
@@ -64,7 +61,7 @@ class Problem:
     `expression` is Python that computes the answer where one is needed. `subject` is the first name or number of the question.
     """
 
-    question: Question
+    question: WorldQuestion
     ability: Ability
     subject: str
     queries: tuple[str, ...] = ()
@@ -82,7 +79,7 @@ class World:
     corpus: list[str]
 
     @property
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[WorldQuestion]:
         return [problem.question for problem in self.problems]
 
     @classmethod
@@ -145,8 +142,8 @@ class _Author:
             case "six_step":
                 return self._keep_and_add_three(index)
 
-    def _question(self, index: int, ability: Ability, text: str, answer: str) -> Question:
-        return Question(
+    def _question(self, index: int, ability: Ability, text: str, answer: str) -> WorldQuestion:
+        return WorldQuestion(
             id=f"{self._source}-{index:06d}",
             question=text,
             answers=[answer],

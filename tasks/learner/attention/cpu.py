@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nbrl.tasks.learner.attention.segments import Plan, Prefix, Segment
+from nbrl.tasks.learner.attention.segments import Prefix, Segment, SegmentPlan
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -14,7 +14,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 class SegmentAttention:
     """The attention of one tree. Not a dataclass or another container, so that FSDP passes it on unchanged."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SegmentPlan) -> None:
         self.plan = plan
         self._masks: list[Tensor | None] = []
 

@@ -39,18 +39,18 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SegmentPlan:
     """Segments, of which each token is in exactly one, and prefixes."""
 
     segments: list[Segment]
     prefixes: list[Prefix]
 
 
-def plan(end_T: Ints) -> Plan:
+def plan(end_T: Ints) -> SegmentPlan:
     """The rectangles that make up the attention of a tree, given `end_T` of PackedTree."""
     size = len(end_T)
     leaf = np.flatnonzero(end_T == np.arange(1, size + 1))
-    plan_ = Plan([], [])
+    plan_ = SegmentPlan([], [])
     siblings = [(0, size)]  # ranges of complete subtrees, none of which is below another
     while siblings:
         start, stop = siblings.pop()

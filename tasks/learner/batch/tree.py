@@ -35,7 +35,7 @@ class PackedTree:
 
 
 @dataclass(frozen=True)
-class Action:
+class SampledAction:
     """All tokens sampled in one step of an example: the merged node that holds their ids, and the number of the first of them
     among the targets of the whole forest, T tokens. Examples that sampled the same tokens have separate actions at one place.
     """
@@ -61,7 +61,7 @@ class Forest:
         self.ids: list[Ints] = []
         self.parent: list[int] = []
         self.depth: list[int] = []  # tokens on the root path, including the node's own
-        self.actions: list[Action] = []  # in the order that numbers the targets
+        self.actions: list[SampledAction] = []  # in the order that numbers the targets
         self.targets = 0
         merged: dict[tuple[int, bytes], int] = {}  # by parent and ids
         for number, example in enumerate(examples):
@@ -157,7 +157,7 @@ class Forest:
                 if above == ROOT:
                     raise UpdateError(f"sampled node {index} has no token before it")
                 advantage = example.advantages[node.step]
-                self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
+                self.actions.append(SampledAction(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
                 self.targets += len(node.logprobs_T)
 
     def _merge(self, parent: int, ids: Ints, merged: dict[tuple[int, bytes], int]) -> int:

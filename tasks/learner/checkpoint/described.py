@@ -17,7 +17,7 @@ class Named(NamedTuple):
 
 
 @dataclass(eq=False)
-class Made:
+class PickledObject:
     """What calling `kind` with `arguments` would make, and the state that it would then be given."""
 
     kind: Any
@@ -76,7 +76,7 @@ def described(data: bytes) -> Any:
                     stack.append(Named(module, last))
                 case "REDUCE" | "NEWOBJ":
                     arguments, kind = stack.pop(), stack.pop()
-                    stack.append(Made(kind, arguments))
+                    stack.append(PickledObject(kind, arguments))
                 case "BUILD":
                     state = stack.pop()
                     stack[-1].state = state

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from nbrl.infra.paths import content
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.checkpoint.described import Made, Named, Pairs, described
+from nbrl.tasks.learner.checkpoint.described import Named, Pairs, PickledObject, described
 
 METADATA_BYTES = 256 << 20
 MOST = 1 << 62  # of sizes and places
@@ -30,8 +30,8 @@ class _MisfitError(Exception):
 
 def _state(value: Any, kind: type) -> dict[str, Any]:
     """The fields of an object of one of torch's classes."""
-    if not isinstance(value, Made) or value.kind != Named(kind.__module__, kind.__name__):
-        named = value.kind if isinstance(value, Made) else type(value).__name__
+    if not isinstance(value, PickledObject) or value.kind != Named(kind.__module__, kind.__name__):
+        named = value.kind if isinstance(value, PickledObject) else type(value).__name__
         told = ".".join(map(str, named)) if isinstance(named, Named) and all(type(each) is str for each in named) else "something"
         raise _MisfitError(f"it holds {told[:80]} where a {kind.__name__} belongs")
     return {_text(name): each for name, each in _pairs(value.state)}
@@ -56,7 +56,7 @@ def _whole(value: Any) -> int:
 
 
 def _size(value: Any) -> torch.Size:
-    if not isinstance(value, Made) or value.kind != Named("torch", "Size") or type(value.arguments) is not tuple:
+    if not isinstance(value, PickledObject) or value.kind != Named("torch", "Size") or type(value.arguments) is not tuple:
         raise _MisfitError("it holds something else where a shape belongs")
     (sizes,) = value.arguments
     if type(sizes) is not tuple:
@@ -73,11 +73,13 @@ def _dtype(value: Any) -> torch.dtype:
 
 def _stored(value: Any) -> descriptions.BytesStorageMetadata | descriptions.TensorStorageMetadata:
     """What is stored under a name. Of a tensor's properties only the type of its numbers counts."""
-    if isinstance(value, Made) and value.kind == Named(descriptions.__name__, descriptions.BytesStorageMetadata.__name__):
+    if isinstance(value, PickledObject) and value.kind == Named(
+        descriptions.__name__, descriptions.BytesStorageMetadata.__name__
+    ):
         return descriptions.BytesStorageMetadata()
     fields = _state(value, descriptions.TensorStorageMetadata)
     properties = fields["properties"]
-    if not isinstance(properties, Made) or type(properties.state) is not tuple or type(fields["chunks"]) is not list:
+    if not isinstance(properties, PickledObject) or type(properties.state) is not tuple or type(fields["chunks"]) is not list:
         raise _MisfitError("it holds something else where a tensor belongs")
     chunks = [_state(each, descriptions.ChunkStorageMetadata) for each in fields["chunks"]]
     return descriptions.TensorStorageMetadata(

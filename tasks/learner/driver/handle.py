@@ -12,7 +12,7 @@ from ray.actor import ActorHandle
 
 from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
-from nbrl.tasks.learner.driver.ranks import Answer, Mailbox
+from nbrl.tasks.learner.driver.ranks import Mailbox, Reply
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.ranks import on_cuda
@@ -80,7 +80,7 @@ class LearnerHandle:
         await self._done(order, type(None))
 
     async def _done(self, order: Order, kind: type[Kind]) -> Kind:
-        answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
+        answer: Reply = await self._unless_ended(self._mailbox.submit.remote(order))
         if answer.error is not None:
             raise answer.error
         if not isinstance(answer.result, kind):

@@ -56,7 +56,7 @@ class LearnerTrainer(DataParallelTrainer):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """Either a result, or the error: an UpdateError if the order was refused, or what kept it from being carried out."""
 
     result: Result
@@ -70,11 +70,11 @@ class Mailbox:
         self._ranks = ranks
         self._orders: list[Order | None] = []
         self._posted = asyncio.Condition()
-        self._answers: defaultdict[int, asyncio.Future[Answer]] = defaultdict(asyncio.Future)
+        self._answers: defaultdict[int, asyncio.Future[Reply]] = defaultdict(asyncio.Future)
         self._up: set[int] = set()
         self._all_up = asyncio.Event()
 
-    async def submit(self, order: Order) -> Answer:
+    async def submit(self, order: Order) -> Reply:
         """Post an order and return its answer."""
         return await self._answers[await self._post(order)]
 
@@ -97,7 +97,7 @@ class Mailbox:
             await self._posted.wait_for(lambda: len(self._orders) > number)
         return self._orders[number]
 
-    async def answer(self, number: int, answer: Answer) -> None:
+    async def answer(self, number: int, answer: Reply) -> None:
         if not self._answers[number].done():  # several ranks may run out of memory
             self._answers[number].set_result(answer)
 

@@ -16,7 +16,7 @@ from nbrl.infra.engine.command import LOOPBACK
 from nbrl.infra.engine.settings import headers
 from nbrl.infra.engine.weight_group import WeightGroup
 from nbrl.infra.errors import EngineError, shortened
-from nbrl.infra.node_cache import Lease
+from nbrl.infra.node_cache import CopyLease
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF
@@ -30,7 +30,7 @@ TIMES = 2  # what is sent is loaded, and then compared with what is sent once mo
 class Sender:
     """`opened` gives a subfolder of a checkpoint on this machine. An order that fails raises UpdateError, or StorageError."""
 
-    def __init__(self, opened: Callable[[str, str], Lease], device: torch.device) -> None:
+    def __init__(self, opened: Callable[[str, str], CopyLease], device: torch.device) -> None:
         self._open, self._device = opened, device
         self._offered = ExitStack()  # what an offer holds until it is sent, or replaced
         self._sending: WeightSending | None = None

@@ -17,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.driver.ranks import Answer
+from nbrl.tasks.learner.driver.ranks import Reply
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import Order, Result, UpdateOrder
@@ -83,12 +83,12 @@ def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int
             learner.settle()
             return
         try:
-            answer = Answer(done(order))
+            answer = Reply(done(order))
         except (UpdateError, StorageError) as error:
-            answer = Answer(None, type(error)(str(error)))
+            answer = Reply(None, type(error)(str(error)))
         except torch.OutOfMemoryError as error:
             # The other ranks wait for this one in a collective; started again, it would run out of memory at the same order.
-            ray.get(mailbox.answer.remote(number, Answer(None, out_of_memory(error))))
+            ray.get(mailbox.answer.remote(number, Reply(None, out_of_memory(error))))
             raise
         if rank == 0:
             ray.get(mailbox.answer.remote(number, answer))

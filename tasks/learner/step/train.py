@@ -19,7 +19,7 @@ from nbrl.tasks.metrics import Metric, reduce
 
 
 @dataclass(frozen=True)
-class Trained:
+class StepReport:
     """What the steps of a batch reported. `skipped` says why steps were not taken. `before_N` are log-probs of the sampled tokens
     before the first step, NaN where they are not known.
     """
@@ -38,7 +38,7 @@ def train(
     constants: BatchConstants,
     seed: int,
     steps_wanted: int | None = None,
-) -> Trained:
+) -> StepReport:
     """Collective. Take all optimiser steps of the batch, or so many in one pass. `seed` is for minibatches."""
     targets = Targets.of(batch.forest)
     epochs, count = (settings.epochs, settings.minibatches) if steps_wanted is None else (1, steps_wanted)
@@ -65,4 +65,4 @@ def train(
         "update/unique_tokens": float(batch.forest.tokens),
         "update/steps": float(len(shares)) - metrics["update/skipped"],
     }
-    return Trained(metrics, "; ".join(reasons), gather_token_logprobs(constants, targets, shares[0], first_N))
+    return StepReport(metrics, "; ".join(reasons), gather_token_logprobs(constants, targets, shares[0], first_N))

@@ -11,7 +11,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.judge.grades import keep
-from nbrl.tasks.reward.judge.prompt import Asked, messages, read_grade
+from nbrl.tasks.reward.judge.prompt import JudgedAnswer, messages, read_grade
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.reward.rules.rule import INCORRECT
 
@@ -29,12 +29,12 @@ class RepelledError(UngradedError):
 
 
 async def ask(
-    asked: Collection[Asked],
+    asked: Collection[JudgedAnswer],
     settings: JudgeSettings,
     storage: Storage,
     say: Callable[[str], None],
-    failed: Callable[[Asked, str], None],
-) -> dict[Asked, str]:
+    failed: Callable[[JudgedAnswer, str], None],
+) -> dict[JudgedAnswer, str]:
     """The grades of these answers, each kept as soon as it is there.
 
     An answer that the grader refuses or gives no readable grade is incorrect if it grades other answers to the question, NEUTRAL
@@ -46,7 +46,7 @@ async def ask(
         key = usable_key(settings.key)
     except ValueError as error:
         raise RewardError(f"reward.judge.key: {error}") from error
-    grades: dict[Asked, str] = {}
+    grades: dict[JudgedAnswer, str] = {}
     left, heard = iter(asked), set[str]()
 
     def tell(text: str) -> None:
@@ -79,7 +79,7 @@ async def ask(
     return grades
 
 
-async def _graded(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tuple[str, str]:
+async def _graded(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
     """A grade with the reply that gave it, or with why the answer is incorrect without one. Raises UngradedError."""
     try:
         return await _one(policy, asked, settings)
@@ -95,7 +95,7 @@ async def _graded(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> 
         return INCORRECT, str(error)
 
 
-async def _one(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tuple[str, str]:
+async def _one(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
     """A grade with the reply that gave it. Raises UngradedError."""
     text = ""
     for attempt in range(settings.attempts):

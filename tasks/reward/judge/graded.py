@@ -9,7 +9,7 @@ import pyarrow as pa
 from nbrl.infra.storage import Storage
 from nbrl.tasks.reward.judge.ask import ask
 from nbrl.tasks.reward.judge.grades import find, key_of
-from nbrl.tasks.reward.judge.prompt import Asked, asked_of
+from nbrl.tasks.reward.judge.prompt import JudgedAnswer, asked_of
 from nbrl.tasks.reward.judge.settings import GRADES, NEEDED, JudgeSettings
 from nbrl.tasks.reward.rules.rule import RULE, given
 from nbrl.tasks.reward.score import check_unscored
@@ -25,9 +25,9 @@ async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storag
     if settings is None or not places:
         return _joined(rows, places, {}, {})
     grades = await asyncio.to_thread(find, storage, places.keys(), settings)
-    faults: dict[Asked, str] = {}
+    faults: dict[JudgedAnswer, str] = {}
 
-    def failed(asked: Asked, reason: str) -> None:
+    def failed(asked: JudgedAnswer, reason: str) -> None:
         faults[asked] = reason
         check_unscored([fault for each, fault in faults.items() for _ in places[each]], len(rows))
 
@@ -58,9 +58,9 @@ def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSetting
     return Recorded(_joined(rows, places, {each: grades[each] for each in grades if each not in faults}, faults), gone)
 
 
-def _places(rows: pa.Table) -> dict[Asked, list[int]]:
+def _places(rows: pa.Table) -> dict[JudgedAnswer, list[int]]:
     """What is graded, with the rows that have it."""
-    places: dict[Asked, list[int]] = {}
+    places: dict[JudgedAnswer, list[int]] = {}
     if RULE in rows["rule"].unique().to_pylist():
         for place, row in enumerate(rows.select(NEEDED).to_pylist()):
             if row["rule"] == RULE and given(row["answer"]):
@@ -68,7 +68,9 @@ def _places(rows: pa.Table) -> dict[Asked, list[int]]:
     return places
 
 
-def _joined(rows: pa.Table, places: dict[Asked, list[int]], grades: Mapping[Asked, str], faults: Mapping[Asked, str]) -> pa.Table:
+def _joined(
+    rows: pa.Table, places: dict[JudgedAnswer, list[int]], grades: Mapping[JudgedAnswer, str], faults: Mapping[JudgedAnswer, str]
+) -> pa.Table:
     for name, said in zip(GRADES, (grades, faults), strict=True):
         column = [""] * len(rows)
         for each, same in places.items():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import judgement
-from nbrl.tasks.reward.judge.prompt import INSTRUCTIONS, RUBRIC, Asked
+from nbrl.tasks.reward.judge.prompt import INSTRUCTIONS, RUBRIC, JudgedAnswer
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.reward.rules.rule import GRADES
 
@@ -21,16 +21,16 @@ def rubric_digest(settings: JudgeSettings) -> str:
     return hashlib.sha256(json.dumps([INSTRUCTIONS, settings.rubric or RUBRIC]).encode()).hexdigest()
 
 
-def key_of(asked: Asked, settings: JudgeSettings) -> str:
+def key_of(asked: JudgedAnswer, settings: JudgeSettings) -> str:
     """Key of the grade: made of the model, the rubric, the limit of tokens, and what is graded."""
     content = [settings.name, rubric_digest(settings), settings.max_tokens, *asked]
     return judgement(hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
 
-def find(storage: Storage, asked: Collection[Asked], settings: JudgeSettings) -> dict[Asked, str]:
+def find(storage: Storage, asked: Collection[JudgedAnswer], settings: JudgeSettings) -> dict[JudgedAnswer, str]:
     """The grades that are on the storage. Raises DamagedError for one that is not what was written."""
 
-    def read(each: Asked) -> tuple[Asked, str | None]:
+    def read(each: JudgedAnswer) -> tuple[JudgedAnswer, str | None]:
         try:
             return each, _read(storage, key_of(each, settings))
         except MissingError:
@@ -40,7 +40,7 @@ def find(storage: Storage, asked: Collection[Asked], settings: JudgeSettings) ->
         return {each: grade for each, grade in pool.map(read, asked) if grade is not None}
 
 
-def keep(storage: Storage, asked: Asked, settings: JudgeSettings, grade: str, reply: str) -> str:
+def keep(storage: Storage, asked: JudgedAnswer, settings: JudgeSettings, grade: str, reply: str) -> str:
     """Keep a grade; returns the one that counts: another process's, where that was first."""
     key = key_of(asked, settings)
     fields = {"grade": grade, "model": settings.name, "rubric": rubric_digest(settings), "reply": reply[:REPLY_CHARS]}

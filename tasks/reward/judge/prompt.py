@@ -51,7 +51,7 @@ _GRADE = re.compile(rf"\b(?:{'|'.join(GRADES)})\b")
 _PLACES = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
 
 
-class Asked(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """What a grader reads of a trajectory."""
 
     question: str
@@ -59,12 +59,12 @@ class Asked(NamedTuple):
     answer: str
 
 
-def asked_of(row: Mapping[str, Any]) -> Asked:
+def asked_of(row: Mapping[str, Any]) -> JudgedAnswer:
     """Of a row with `question`, `answers` and `answer`; of an answer, the first ANSWER_CHARS characters."""
-    return Asked(row["question"], tuple(row["answers"]), row["answer"][:ANSWER_CHARS])
+    return JudgedAnswer(row["question"], tuple(row["answers"]), row["answer"][:ANSWER_CHARS])
 
 
-def messages(asked: Asked, rubric: str | None, again: bool = False) -> list[Message]:
+def messages(asked: JudgedAnswer, rubric: str | None, again: bool = False) -> list[Message]:
     """The prompt; `again` says that the earlier reply could not be read."""
     values = {name: encoded(value) for name, value in zip(PLACEHOLDERS, asked, strict=True)}
     # One pass: what looks like a placeholder in an answer is not one.

@@ -1,11 +1,10 @@
 """The model that grades answers of questions with the rule `judge`."""
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic.config import JsonDict
+from pydantic import Field, field_validator
 
 from nbrl.agent.http.client import check_address
+from nbrl.infra.closed import FREE, FiniteModel
 
-FREE: JsonDict = {"decides": False}  # what does not change a grade
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")
 
 
@@ -13,10 +12,8 @@ NEEDED = ["id", "rule", "question", "answers", "answer"]  # what it is told, or 
 GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
 
 
-class JudgeSettings(BaseModel):
+class JudgeSettings(FiniteModel):
     """A model behind an OpenAI-compatible server that grades answers; for questions with the rule `judge`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     base_url: str = Field(description="what stands before /chat/completions, such as https://host/v1", json_schema_extra=FREE)
     name: str = Field(min_length=1, description="the server's name of the model; best one that names its version")

@@ -14,7 +14,7 @@ from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.environments.kinds.gym import GymEnvironment
-from nbrl.tasks.environments.world.world import ENDS, HEADS, Problem, Question
+from nbrl.tasks.environments.world.world import ENDS, HEADS, Problem, WorldQuestion
 from nbrl.tasks.warmstart.demonstrators.play import Move
 
 NAME = re.compile(rf"\b(?:{'|'.join(HEADS)})(?:{'|'.join(ENDS)})\b")
@@ -104,7 +104,7 @@ def _problem(row: dict[str, str]) -> Problem:
     """The expression stands behind the colon, before an equals sign."""
     expression = row["question"].rpartition(": ")[2].removesuffix(" =").replace(" ", "")
     first = expression[: max(expression.rfind(sign) for sign in "+-")]
-    asked = Question(
+    asked = WorldQuestion(
         id=row["id"], question=row["question"], answers=list(row["answers"]), ability=TASK, source=row["source"], rule="number"
     )
     return Problem(asked, "arithmetic", first, expression=expression)

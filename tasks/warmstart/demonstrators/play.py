@@ -33,7 +33,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemonstrationAgent:
     """What demonstrators act in: the agent of the training that follows, its tokenizer, tools and added instruction.
 
     `environment` is the one that gave tools and instruction, if one did. Once `cancelled`, nothing more is played.
@@ -53,7 +53,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DemonstratedQuestion:
     """A question as a demonstrator gets it."""
 
     id: str
@@ -61,13 +61,13 @@ class Asked:
     ability: str
 
 
-async def play(asked: Asked, moves: Sequence[Move], stage: Stage) -> Trajectory:
+async def play(asked: DemonstratedQuestion, moves: Sequence[Move], stage: DemonstrationAgent) -> Trajectory:
     """Play moves that were chosen before."""
     texts = [move.text(stage.agent.grammar) for move in moves]
     return await act(asked, ScriptedPolicy(texts, stage.tokenizer), stage)
 
 
-async def act(asked: Asked, policy: Policy, stage: Stage) -> Trajectory:
+async def act(asked: DemonstratedQuestion, policy: Policy, stage: DemonstrationAgent) -> Trajectory:
     """Play a policy that writes trusted code: its cells run in this process."""
     stage.check()
     toolbox = Toolbox(stage.tools)

@@ -5,13 +5,14 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from nbrl.agent.context.context import render_tail
 from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import END, START
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.environments.world.world import Problem, World
 from nbrl.tasks.warmstart.demonstrators.guesses import sums
 from nbrl.tasks.warmstart.demonstrators.habits import script
@@ -39,10 +40,8 @@ PIECES = (
 )
 
 
-class FreshModel(BaseModel):
+class FreshModel(ClosedModel):
     """A Qwen3 of a million parameters with a tokenizer of its own for the generated world."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     vocab_size: int = Field(640, ge=320, description="tokens of the byte-level BPE, special tokens included")
     hidden_size: int = Field(128, ge=16, description="width of the model")

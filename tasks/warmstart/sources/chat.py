@@ -15,14 +15,14 @@ from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
 from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
+from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
 from nbrl.tasks.warmstart.sources.turns import HELD, Turn, UnfitError, turns_of
 
 KINDS: dict[str, NodeKind] = {"system": "system", "user": "observation", "assistant": "action"}
 
 
-class ChatDemonstrations(Source):
+class ChatDemonstrations(DemonstrationSource):
     """Conversations. Every turn of the assistant is learnt as it stands, unless it is marked not to be."""
 
     kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it stands")
@@ -38,7 +38,7 @@ class ChatDemonstrations(Source):
             raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
         return [self.path]
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         """A conversation that the agent could not have is left out: one longer than its context, with more turns of the assistant
         than it has steps, or with a longer one than its actions; so is a row that is no conversation. One without a system turn
         gets the agent's.
@@ -52,7 +52,7 @@ class ChatDemonstrations(Source):
             given = turns if turns[0].role == "system" else [system, *turns]
             found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer, tag))
         fitting = [each for each in found if _fits(each, stage.agent)]
-        return Found(fitting, count - len(fitting))
+        return Demonstrations(fitting, count - len(fitting))
 
     def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
         """The number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""

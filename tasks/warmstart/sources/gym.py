@@ -12,14 +12,14 @@ from nbrl.tasks.environments.kinds.gym import PACKAGE, GymEnvironment, check_tas
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.guesses import calculation, sums
 from nbrl.tasks.warmstart.demonstrators.habits import script
-from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
-from nbrl.tasks.warmstart.sources.source import Found, Source, whole
+from nbrl.tasks.warmstart.demonstrators.play import DemonstratedQuestion, DemonstrationAgent, play
+from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource, whole
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM
 
 AT_ONCE = 500  # different sums are few
 
 
-class GymDemonstrations(Source):
+class GymDemonstrations(DemonstrationSource):
     """Questions of reasoning-gym's tasks, each answered with a calculation that is drawn at random."""
 
     kind: Literal["reasoning_gym"] = Field(
@@ -33,7 +33,7 @@ class GymDemonstrations(Source):
         require_gym("reasoning_gym")
         check_tasks(self._environment(0), "demonstrations")
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     def _environment(self, seed: int) -> GymEnvironment:
@@ -41,10 +41,10 @@ class GymDemonstrations(Source):
             kind="reasoning_gym", tasks=self.tasks, settings=self.settings, seed=seed, train=self.count, held_out=len(self.tasks)
         )
 
-    async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
+    async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
         rng, found = random.Random(f"calculations {seed}"), []
         for row in self._environment(seed).drawn("demonstrations").train.to_pylist():
-            asked = Asked(row["id"], row["question"], row["ability"])
+            asked = DemonstratedQuestion(row["id"], row["question"], row["ability"])
             found.append(await play(asked, [calculation(row["question"], rng)], stage))
         return found
 
@@ -55,7 +55,7 @@ def require_gym(kind: str) -> None:
         raise ConfigError(f"demonstrations of kind {kind} need the package reasoning-gym: pip install 'nbrl[gym]'")
 
 
-class SumsDemonstrations(Source):
+class SumsDemonstrations(DemonstrationSource):
     """Sums of two numbers."""
 
     kind: Literal["sums"] = Field(description="sums of two numbers, done well and badly by scripts; needs the extra `gym`")
@@ -65,13 +65,15 @@ class SumsDemonstrations(Source):
     def check(self) -> None:
         require_gym("sums")
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
-    async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
+    async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
         rng, found = random.Random(f"sums {seed}"), []
         for start in range(0, self.count, AT_ONCE):
             for problem in sums(seed + start, min(AT_ONCE, self.count - start)):
-                asked = Asked(f"{start}-{problem.question.id}", problem.question.question, problem.question.ability)
+                asked = DemonstratedQuestion(
+                    f"{start}-{problem.question.id}", problem.question.question, problem.question.ability
+                )
                 found.append(await play(asked, script(problem, self.good, rng).moves, stage))
         return found

@@ -21,8 +21,8 @@ from nbrl.agent.trajectory import SCHEMA, Status, Trajectory, from_table
 from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError, fault_in_words
-from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
+from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
 
 SUFFIXES = (".parquet", ".ipynb", ".json")
 
@@ -40,7 +40,9 @@ class RecordedKernel:
         return CellResult("ok" if step.cell_status == "none" else step.cell_status, step.outputs, state)
 
 
-async def retold(recorded: Sequence[Trajectory], stage: Stage, sampled_as: AgentSettings | None = None) -> Found:
+async def retold(
+    recorded: Sequence[Trajectory], stage: DemonstrationAgent, sampled_as: AgentSettings | None = None
+) -> Demonstrations:
     """The trajectories as this agent would meet them, told again action by action with the recorded outputs.
 
     What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
@@ -54,10 +56,10 @@ async def retold(recorded: Sequence[Trajectory], stage: Stage, sampled_as: Agent
             told.append(each)
         elif (again := await _again(each, stage)) is not None:
             told.append(again)
-    return Found(told, len(recorded) - len(told))
+    return Demonstrations(told, len(recorded) - len(told))
 
 
-def _same_prompt(recorded: Trajectory, stage: Stage) -> bool:
+def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
     """Whether it began with the system prompt of this stage and its tokenizer, and each action with its generation prompt."""
     system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
     opening, ends = stage.tokenizer.message("system", system.text, tags=system.tags), stage.tokenizer.generation_prompt()
@@ -66,7 +68,7 @@ def _same_prompt(recorded: Trajectory, stage: Stage) -> bool:
     return all(recorded.path(node.parent)[-len(ends) :] == ends for node in recorded.sampled())
 
 
-async def _again(recorded: Trajectory, stage: Stage) -> Trajectory | None:
+async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory | None:
     """None if it cannot be told again as it was."""
     if recorded.status is Status.FAILED or any(_uses_context(step.code) for step in recorded.steps):
         return None
@@ -97,7 +99,7 @@ def _uses_context(code: str) -> bool:
     return "context" in named | {node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-class RecordedDemonstrations(Source):
+class RecordedDemonstrations(DemonstrationSource):
     """Recorded trajectories. All that they did is learnt, so give good ones."""
 
     kind: Literal["recorded"] = Field(description="recorded trajectories; all that they did is learnt, so give good ones")
@@ -110,7 +112,7 @@ class RecordedDemonstrations(Source):
         if not sum(len(_read(file)) for file in self.files()):
             raise ConfigError(f"{self.path} holds no trajectory; give one of a storage or of `nbrl distill`")
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         recorded = [trajectory for file in self.files() for trajectory in _read(file)]
         named = [each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(recorded)]
         return asyncio.run(retold(named, stage))

@@ -4,32 +4,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.infra.closed import FiniteModel
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 
 
 @dataclass(frozen=True)
-class Found:
+class Demonstrations:
     """Demonstrations, and how many others could not be used."""
 
     trajectories: list[Trajectory]
     left_out: int = 0
 
 
-def whole(played: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Found:
+def whole(played: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Demonstrations:
     """Those that no limit of the agent cut off: they came to an answer, and each of their actions to its end."""
     answered = [each for each in played if each.status is Status.ANSWERED]
     kept = [each for each in answered if all(node.token_ids[-1:] == [tokenizer.end_id] for node in each.sampled())]
-    return Found(kept, len(played) - len(kept))
+    return Demonstrations(kept, len(played) - len(kept))
 
 
-class Source(BaseModel):
+class DemonstrationSource(FiniteModel):
     """Gives trajectories whose every sampled action is learnt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     environment: str | None = Field(
         None,
@@ -44,6 +43,6 @@ class Source(BaseModel):
         """What it reads on this machine. Raises ConfigError if that is not there."""
         return []
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         """The demonstrations, deterministic in the arguments but for times. Raises ConfigError if they cannot be had."""
         raise NotImplementedError

@@ -14,12 +14,12 @@ from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name, known_run
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.recorded import retold
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
 
 
-class RunDemonstrations(Source):
+class RunDemonstrations(DemonstrationSource):
     """The right answers of a training run; its held-out questions are left out."""
 
     kind: Literal["run"] = Field(description="what a training run did right; its held-out questions are left out")
@@ -30,12 +30,12 @@ class RunDemonstrations(Source):
     def check(self) -> None:
         known_run(self._storage, checked_name(self.name))
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         found = successes(self._storage, self.name, self.best)
         here = [each for each in found if stage.environment in ("", each.environment)]
         sampled_as = resumed_config(self._storage, self.name, []).agent
         told = asyncio.run(retold(here, stage, sampled_as))
-        return Found(told.trajectories, told.left_out + len(found) - len(here))
+        return Demonstrations(told.trajectories, told.left_out + len(found) - len(here))
 
     @property
     def _storage(self) -> Storage:

@@ -12,15 +12,15 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, Problem, World
 from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy
 from nbrl.tasks.warmstart.demonstrators.habits import script
-from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, act, play
-from nbrl.tasks.warmstart.sources.source import Found, Source, whole
+from nbrl.tasks.warmstart.demonstrators.play import DemonstratedQuestion, DemonstrationAgent, act, play
+from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource, whole
 
 PER_WORLD = 500  # questions; many worlds, so that who is whose is never worth knowing by heart
 # Far from the small seeds that runs take, so that their worlds are new to the policy.
 WORLDS_FROM = 1_000_000_000
 
 
-class WorldDemonstrations(Source):
+class WorldDemonstrations(DemonstrationSource):
     """Questions about generated worlds."""
 
     kind: Literal["world"] = Field(description="questions about generated worlds, done well and badly by scripts")
@@ -39,10 +39,10 @@ class WorldDemonstrations(Source):
             raise ValueError("good has no effect on guesses, which are right by chance only; leave it out")
         return self
 
-    def record(self, stage: Stage, seed: int) -> Found:
+    def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
-    async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
+    async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
         found = []
         for start in range(0, self.count, PER_WORLD):
             world = World.generate(seed + start, "train", min(PER_WORLD, self.count - start), self.abilities)
@@ -53,8 +53,8 @@ class WorldDemonstrations(Source):
             found += [await self._one(problem, here, rng) for problem in world.problems]
         return found
 
-    async def _one(self, problem: Problem, stage: Stage, rng: random.Random) -> Trajectory:
-        asked = Asked(problem.question.id, problem.question.question, problem.question.ability)
+    async def _one(self, problem: Problem, stage: DemonstrationAgent, rng: random.Random) -> Trajectory:
+        asked = DemonstratedQuestion(problem.question.id, problem.question.question, problem.question.ability)
         if self.show == "habits":
             return await play(asked, script(problem, self.good, rng).moves, stage)
         queries = problem.queries[: rng.randint(0, min(len(problem.queries), stage.agent.max_steps - 1))]

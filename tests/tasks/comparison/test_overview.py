@@ -13,7 +13,7 @@ from nbrl.flows.cli.commands import app
 from nbrl.flows.display.tables import lasted, size
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.overview import Row, overview
+from nbrl.tasks.comparison.overview import RunRow, overview
 from nbrl.tasks.runs.run import Run
 from tests.tasks.comparison import made
 
@@ -23,7 +23,7 @@ def storage(tmp_path: Path) -> Storage:
     return made.storage_in(tmp_path)
 
 
-def only(storage: Storage) -> Row:
+def only(storage: Storage) -> RunRow:
     (row,) = overview(storage)
     return row
 

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbrl.tasks.comparison import sigmoid
-from nbrl.tasks.comparison.sigmoid import LEAST, WIDEST, Fit, Point, Sigmoid, fit
+from nbrl.tasks.comparison.sigmoid import LEAST, WIDEST, CurvePoint, Fit, Sigmoid, fit
 
 TRUE = Sigmoid(start=0.1, ceiling=0.8, middle=3e5, steepness=2.0)
 
 
-def points(curve: Sigmoid, count: int = 12, noise: float = 0.0, seed: int = 0, until: float = 1e6) -> list[Point]:
+def points(curve: Sigmoid, count: int = 12, noise: float = 0.0, seed: int = 0, until: float = 1e6) -> list[CurvePoint]:
     tokens = np.linspace(0, until, count)
     success = curve.at(tokens) + noise * np.random.default_rng(seed).normal(size=count)
-    return [Point(float(x), float(y)) for x, y in zip(tokens, success, strict=True)]
+    return [CurvePoint(float(x), float(y)) for x, y in zip(tokens, success, strict=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -88,12 +88,12 @@ def test_a_curve_that_is_cut_off_before_it_bends_tells_no_ceiling() -> None:
 
 @pytest.mark.parametrize("success", [[0.0] * 8, [1.0] * 8, [0.5, 0.6] * 4, [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]])
 def test_a_curve_that_does_not_rise_tells_no_ceiling(success: list[float]) -> None:
-    found = fit([Point(1e4 * number, each) for number, each in enumerate(success)])
+    found = fit([CurvePoint(1e4 * number, each) for number, each in enumerate(success)])
     assert found.why == "the curve rises no more than it scatters"
 
 
 def test_points_without_tokens_tell_no_ceiling() -> None:
-    assert fit([Point(0.0, 0.1 * number) for number in range(8)]).why == "no tokens were sampled between the points"
+    assert fit([CurvePoint(0.0, 0.1 * number) for number in range(8)]).why == "no tokens were sampled between the points"
 
 
 @pytest.mark.more

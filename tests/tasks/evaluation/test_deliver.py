@@ -11,11 +11,11 @@ from nbrl.tasks.evaluation.deliver import deliver
 from nbrl.tasks.evaluation.summary import read
 from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.tracking.books import Books
-from nbrl.tasks.tracking.books import deliver as deliver_run
 from nbrl.tasks.tracking.evaluations import EVALUATION
-from tests.tasks.booked import CONFIG, RUN, begun, iteration
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync
+from nbrl.tasks.tracking.mlflow_sync import deliver as deliver_run
 from tests.tasks.comparison.made import ended, evaluation
+from tests.tasks.synced import CONFIG, RUN, begun, iteration
 
 # MLflow asks git where it is.
 pytestmark = pytest.mark.process
@@ -83,7 +83,7 @@ def test_an_evaluation_is_put_below_its_run_when_that_is_delivered_later(storage
     to = Tracking(config.tracking, Home(config.home))
     assert "mlflow.parentRunId" not in tags(to)
     for _ in range(2):
-        deliver_run(Books(config, storage, RUN, to), to)
+        deliver_run(MlflowSync(config, storage, RUN, to), to)
         assert to.find_run("r", {"nbrl.run_id": "x"})
         assert tags(to)["mlflow.parentRunId"] == to.run_id
         to.start_over()  # as when iterations were done again: the next delivery makes another run

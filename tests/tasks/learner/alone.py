@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
+from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 
 Value = TypeVar("Value")
 
@@ -27,6 +27,6 @@ class Alone:
         return work()
 
 
-def folder_shelf(storage: Storage) -> FolderShelf:
+def folder_shelf(storage: Storage) -> LocalCheckpoints:
     alone: Any = Alone()
-    return FolderShelf(storage, alone)
+    return LocalCheckpoints(storage, alone)

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from nbrl.infra.errors import StorageError
-from nbrl.infra.node_cache import Lease
+from nbrl.infra.node_cache import CopyLease
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.checkpoint import buckets
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 
 
-def opened(checkpoint: str, part: str) -> Lease:
-    return Lease(Path("/", checkpoint))
+def opened(checkpoint: str, part: str) -> CopyLease:
+    return CopyLease(Path("/", checkpoint))
 
 
 def _serve(pipe: Connection, bucket_bytes: int) -> None:

@@ -24,7 +24,7 @@ from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import Live, PooledRunner
+from nbrl.tasks.rollout.runner import LiveRunner, PooledRunner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
@@ -67,8 +67,8 @@ async def run_rows(runners: RunnerPool, count: int, say: Callable[[str], None] =
 class Playing(PooledRunner):
     """A runner whose trajectories `_play` makes, in every life, of which it notes each in `lives` below the plan's storage."""
 
-    def __init__(self, plan: Any, number: int, desk: Any) -> None:
-        super().__init__(plan, number, desk)
+    def __init__(self, plan: Any, number: int, queue: Any) -> None:
+        super().__init__(plan, number, queue)
         lives = Path(plan.storage.settings.root, "lives")
         lives.mkdir(exist_ok=True)
         (lives / self._life).touch()
@@ -76,7 +76,7 @@ class Playing(PooledRunner):
 
     async def start(self) -> None:
         nobody: Any = None
-        self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
+        self._live = LiveRunner(nobody, EngineSamplers(self._plan), AsyncExitStack())
 
     async def _attempts(self, task: Any, hidden: Any, new: Any, plan: Any) -> Trajectory:
         await self._play(task.id)
@@ -186,8 +186,8 @@ def test_what_a_runner_does_while_it_starts_is_told(cluster: None, tmp_path: Pat
     class Slow(Playing):
         """It starts once it was asked what it does."""
 
-        def __init__(self, plan: Any, number: int, desk: Any) -> None:
-            super().__init__(plan, number, desk)
+        def __init__(self, plan: Any, number: int, queue: Any) -> None:
+            super().__init__(plan, number, queue)
             self._asked = asyncio.Event()
 
         async def start(self) -> None:

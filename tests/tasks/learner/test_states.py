@@ -16,7 +16,7 @@ from nbrl.infra.manifest import MANIFEST, check_whole
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
+from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
@@ -171,7 +171,7 @@ def test_a_state_that_cannot_be_stored_leaves_the_checkpoint_without_and_ends_th
         raise UpdateError("cannot write state, is the disk full?")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FolderShelf, "add_states", full)
+        patch.setattr(LocalCheckpoints, "add_states", full)
         run.make(learner, ["later"])
         with pytest.raises(UpdateError, match="is the disk full"):
             run.make(learner, ["later"], 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nbrl.infra.engine.weight_group import Bucket, Comparison, WeightGroup
+from nbrl.infra.engine.weight_group import Bucket, WeightComparison, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.checkpoint import buckets
@@ -89,16 +89,16 @@ class Engine:
     def __init__(self, fails: bool = False) -> None:
         self.fails, self.groups = fails, list[WeightGroup]()
 
-    async def receive(self, group: WeightGroup, planned: list[Bucket], version: str) -> Comparison:
+    async def receive(self, group: WeightGroup, planned: list[Bucket], version: str) -> WeightComparison:
         self.groups.append(group)
         if self.fails:
             raise PublishError("weights 1 did not reach the engine")
-        return Comparison(equal=1)
+        return WeightComparison(equal=1)
 
 
 def sent(learner: Learner, engines: list[Any], gpus: bool = False, limit_s: float = 5) -> list[WeightGroup]:
     broadcast = WeightBroadcast(learner, 4, gpus, True, limit_s)
-    assert asyncio.run(broadcast.weights(engines, "checkpoint", "1")) == [Comparison(equal=1)] * len(engines)
+    assert asyncio.run(broadcast.weights(engines, "checkpoint", "1")) == [WeightComparison(equal=1)] * len(engines)
     return [engine.groups[0] for engine in engines]
 
 

@@ -8,13 +8,13 @@ import torch
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver import worker
-from nbrl.tasks.learner.driver.ranks import Answer
+from nbrl.tasks.learner.driver.ranks import Reply
 from nbrl.tasks.learner.orders import UpdateOrder
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_too_little_memory_of_a_gpu_is_a_sentence_from_any_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    told: list[tuple[int, Answer]] = []
+    told: list[tuple[int, Reply]] = []
     order = cast(Any, UpdateOrder).model_construct()
 
     def execute(order: UpdateOrder) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
-from nbrl.infra.engine.weight_group import Comparison
+from nbrl.infra.engine.weight_group import WeightComparison
 from nbrl.infra.node_cache import NodeCache, NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
@@ -41,7 +41,7 @@ class DoubleFleet:
     tells_version = True
 
     def __init__(
-        self, version: str = "initial", error: float = 0.0, lies: str | None = None, weights: Comparison | None = None
+        self, version: str = "initial", error: float = 0.0, lies: str | None = None, weights: WeightComparison | None = None
     ) -> None:
         self.version, self.error, self.lies, self.weights = version, error, lies, weights
         self.published: list[tuple[PlacedFolder | None, str]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.infra.engine.weight_group import Comparison
+from nbrl.infra.engine.weight_group import WeightComparison
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
@@ -39,7 +39,7 @@ def published_as(made: Services, result: dict[str, Any], **settings: Any) -> Art
 
 
 def test_the_checkpoint_of_the_update_goes_live_under_the_next_version(tmp_path: Path) -> None:
-    fleet = DoubleFleet("2", error=2e-4, weights=Comparison(equal=34))
+    fleet = DoubleFleet("2", error=2e-4, weights=WeightComparison(equal=34))
     done = published(tmp_path, fleet, EXACT)
     ((checkpoint, version),) = fleet.published
     assert checkpoint
@@ -80,13 +80,13 @@ def test_a_mismatch_is_judged_by_that_of_the_same_engine_and_trainer_before(tmp_
 
 def test_other_log_probs_of_the_published_weights_are_not_blamed_on_their_transfer(tmp_path: Path) -> None:
     with pytest.raises(BrokenInvariantError, match="bit for bit the published files, so the files are rounded too far or"):
-        published(tmp_path, DoubleFleet("2", error=1, weights=Comparison(equal=34)))
+        published(tmp_path, DoubleFleet("2", error=1, weights=WeightComparison(equal=34)))
     with pytest.raises(BrokenInvariantError, match="may not have arrived whole"):
-        published(tmp_path, DoubleFleet("2", error=1, weights=Comparison(equal=33, unproved=("experts",))))
+        published(tmp_path, DoubleFleet("2", error=1, weights=WeightComparison(equal=33, unproved=("experts",))))
 
 
 def test_other_bits_stop_the_run_though_log_probs_agree(tmp_path: Path) -> None:
-    other = Comparison(equal=30, different=("a", "b", "c", "d"))
+    other = WeightComparison(equal=30, different=("a", "b", "c", "d"))
     with pytest.raises(BrokenInvariantError, match=r"not bit for bit those of runs/r/.*/hf .*: a, b, c and 1 more differ"):
         published(tmp_path, DoubleFleet("2", weights=other))
 
@@ -121,7 +121,7 @@ class Client:
 
     def __init__(self, version: str, logprobs: tuple[float, ...] = ()) -> None:
         self.url, self.key, self.version, self.logprobs = "http://engine", "", version, list(logprobs)
-        self.found = Comparison(equal=1)
+        self.found = WeightComparison(equal=1)
         self.calls: list[tuple[Any, ...]] = []
 
     async def weights_version(self) -> str:
@@ -130,7 +130,7 @@ class Client:
     async def score(self, token_ids: list[int], first: int, adapter: str | None) -> list[float]:
         return self.logprobs[first - 1 :]
 
-    async def compare(self, folder: Path) -> Comparison:
+    async def compare(self, folder: Path) -> WeightComparison:
         self.calls.append(("compare", folder))
         return self.found
 
@@ -166,7 +166,7 @@ def test_only_engines_with_another_version_are_published_to() -> None:
 
 def test_an_engine_that_is_served_other_weights_than_the_checkpoint_is_an_error() -> None:
     client = Client("1")
-    client.found = Comparison(equal=3, different=("lm_head.weight",))
+    client.found = WeightComparison(equal=3, different=("lm_head.weight",))
     with pytest.raises(
         BrokenInvariantError, match=r"engine 0 does not hold weights '2' .*: lm_head\.weight differs from checkpoint"
     ):
@@ -274,7 +274,7 @@ def test_every_engine_is_proved_by_its_bits_and_its_log_probs() -> None:
 def test_what_is_not_compared_bit_for_bit_is_said_once() -> None:
     said: list[str] = []
     client: Any = Client("3", (-0.5,))
-    client.found = Comparison(equal=3, unproved=("experts.w13",))
+    client.found = WeightComparison(equal=3, unproved=("experts.w13",))
     fleet = SglangFleet([DoubleEngine(client)], Served(None, "0"), say=said.append)
     proved(fleet, -0.5)
     proved(fleet, -0.5)
@@ -288,7 +288,7 @@ def test_what_is_not_compared_bit_for_bit_is_said_once() -> None:
 def test_a_parameter_that_differs_on_one_rank_of_an_engine_differs() -> None:
     rank: dict[str, Any] = {"equal": 4, "different": [], "unproved": ["x"], "why": ""}
     other = {"equal": 3, "different": ["x", "y"], "unproved": [], "why": ""}
-    assert Comparison.of([rank, other]) == Comparison(equal=3, different=("x", "y"))
+    assert WeightComparison.of([rank, other]) == WeightComparison(equal=3, different=("x", "y"))
 
 
 def test_log_probs_of_another_length_are_no_proof() -> None:

@@ -14,15 +14,15 @@ from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.prepare.card import card, finished, markdown, write
 from nbrl.tasks.prepare.preflight import check, plan
 from nbrl.tasks.prepare.rows import kept, marked, split
-from nbrl.tasks.prepare.settings import DifficultySettings, EvaluationFile, PrepareSettings, RateSettings, Source
-from nbrl.tasks.prepare.stages import Made, Stages, check_folder, check_whole, identity, opened
+from nbrl.tasks.prepare.settings import DifficultySettings, EvaluationFile, PrepareSettings, QuestionSource, RateSettings
+from nbrl.tasks.prepare.stages import StageResult, Stages, check_folder, check_whole, identity, opened
 from tests.tasks.prepare.doubles import question, table
 
 
 def settings(folder: Path, **more: Any) -> PrepareSettings:
     for name in ("a", "b"):
         (folder / f"{name}.jsonl").write_text(json.dumps({"question": f"{name}?", "answers": "x"}) + "\n")
-    sources = tuple(Source(name=name, path=folder / f"{name}.jsonl", licence="MIT") for name in "ab")
+    sources = tuple(QuestionSource(name=name, path=folder / f"{name}.jsonl", licence="MIT") for name in "ab")
     return PrepareSettings(**{"sources": sources} | more)
 
 
@@ -92,7 +92,7 @@ def test_a_finished_stage_is_found_by_all_that_decides_it(tmp_path: Path) -> Non
 
 def test_a_damaged_stage_is_done_again(tmp_path: Path) -> None:
     stages, said = stages_in(tmp_path)
-    made: Made = stages.keep("split", 1, [], table(question("a:1", "q?")))
+    made: StageResult = stages.keep("split", 1, [], table(question("a:1", "q?")))
     path = tmp_path / made.path
     path.write_bytes(path.read_bytes()[:-1])
     assert stages.find("split", 1, []) is None

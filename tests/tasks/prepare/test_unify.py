@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.rows import kept
-from nbrl.tasks.prepare.settings import EvaluationFile, Source
+from nbrl.tasks.prepare.settings import EvaluationFile, QuestionSource
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from tests.tasks.prepare.doubles import reasons
 
 
-def source(folder: Path, rows: list[dict[str, Any]], name: str = "a", **settings: Any) -> Source:
+def source(folder: Path, rows: list[dict[str, Any]], name: str = "a", **settings: Any) -> QuestionSource:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(rows))
-    return Source(name=name, path=path, licence="MIT", **settings)
+    return QuestionSource(name=name, path=path, licence="MIT", **settings)
 
 
 def test_rows_become_questions_with_ids_of_their_source(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_rule_or_ability_that_does_not_exist_is_an_error(tmp_path: Path) -> No
 
 def test_a_file_that_is_missing_or_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="source 'a': there is no file"):
-        unify([Source(name="a", path=tmp_path / "a.parquet", licence="MIT")])
+        unify([QuestionSource(name="a", path=tmp_path / "a.parquet", licence="MIT")])
     (tmp_path / "a.xml").write_text("<a/>")
     with pytest.raises(ConfigError, match=r"must be one of .parquet"):
-        unify([Source(name="a", path=tmp_path / "a.xml", licence="MIT")])
+        unify([QuestionSource(name="a", path=tmp_path / "a.xml", licence="MIT")])
 
 
 def test_questions_of_evaluation_files(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.environments.world.world import all_names
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.fresh.model import make_folder
 from nbrl.tasks.warmstart.fresh.tokenizer import FreshModel
 from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
@@ -67,7 +67,7 @@ def test_the_shipped_policy_is_small() -> None:
 
 def test_the_shipped_policy_expects_what_is_demonstrated() -> None:
     """Per-token loss on good actions: low enough to act well often, high enough to leave something to learn."""
-    stage = Stage(TINY_AGENT, ChatTokenizer.load(POLICY))
+    stage = DemonstrationAgent(TINY_AGENT, ChatTokenizer.load(POLICY))
     demonstrations = WorldDemonstrations(kind="world", count=15, good=1.0).record(stage, 7)
     model, losses = AutoModelForCausalLM.from_pretrained(POLICY), []
     for trajectory in demonstrations.trajectories:

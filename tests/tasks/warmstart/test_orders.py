@@ -16,12 +16,12 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.batch.batch import Batch, batch_of
 from nbrl.tasks.learner.orders import UpdateOrder, read_tables
 from nbrl.tasks.runs.recipes import load as load_training
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.orders import make_plan, order_of, unseen, walk
-from nbrl.tasks.warmstart.recipe import Given, load
-from nbrl.tasks.warmstart.sources.source import Found
+from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
+from nbrl.tasks.warmstart.sources.source import Demonstrations
 from nbrl.tasks.warmstart.start import held_out
-from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder
+from nbrl.tasks.warmstart.work_folder import Identity, WarmstartPlan, WorkFolder
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 OVERRIDES = [
@@ -49,9 +49,9 @@ def test_a_walk_takes_every_demonstration_once_a_pass_under_ids_of_its_own(count
 
 
 def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path: Path) -> None:
-    warmstart = load(Given(), OVERRIDES, Storage(StorageSettings(root="/nowhere")))
+    warmstart = load(WarmstartArguments(), OVERRIDES, Storage(StorageSettings(root="/nowhere")))
     agent = load_training("tiny-cpu").agent
-    work, stage = WorkFolder(tmp_path / "out"), Stage(agent, ChatTokenizer.load(TINY, agent))
+    work, stage = WorkFolder(tmp_path / "out"), DemonstrationAgent(agent, ChatTokenizer.load(TINY, agent))
     identity = Identity.of(warmstart, load_training("tiny-cpu"), "digest")
     plan = make_plan(warmstart, {None: stage}, work, identity, frozenset())
     assert [tuple(block) for block in plan.blocks] == [("copying", 4), ("copying", 4), ("copying", 2), ("habits", 2)]
@@ -74,11 +74,13 @@ def _batch(work: WorkFolder, order: UpdateOrder) -> Batch:
     return batch_of(tables.trajectories, tables.advantages)
 
 
-def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = frozenset(), **agent: object) -> Plan:
+def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = frozenset(), **agent: object) -> WarmstartPlan:
     training = load_training("tiny-cpu")
-    warmstart = load(Given(recipe="tiny", demonstrations=str(demonstrations)), [], Storage(StorageSettings(root="/nowhere")))
+    warmstart = load(
+        WarmstartArguments(recipe="tiny", demonstrations=str(demonstrations)), [], Storage(StorageSettings(root="/nowhere"))
+    )
     settings = training.agent.model_copy(update=agent)
-    stage = Stage(settings, ChatTokenizer.load(TINY, settings))
+    stage = DemonstrationAgent(settings, ChatTokenizer.load(TINY, settings))
     work = WorkFolder(tmp_path / "out")
     return make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), held_out)
 
@@ -107,7 +109,7 @@ def test_questions_that_are_held_out_are_never_demonstrated(tmp_path: Path) -> N
 def test_a_held_out_question_in_other_white_space_or_capitals_is_the_same() -> None:
     asked = [" Who is\tthe baker of Safun?\n", "who IS the baker of Safun?", "Who is the baker of Botur?"]
     played = [_trajectory(str(number)).model_copy(update={"question": each}) for number, each in enumerate(asked)]
-    found = unseen(Found(played), frozenset({"Who is the baker of Safun?"}))
+    found = unseen(Demonstrations(played), frozenset({"Who is the baker of Safun?"}))
     assert ([each.id for each in found.trajectories], found.left_out) == (["2"], 2)
 
 
@@ -116,8 +118,8 @@ def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None
     """There are few sums of two numbers, so that some are drawn twice."""
     training = load_training("mixed-cpu")
     few = ["phases.copying=null", "phases.habits.demonstrations.world.count=4", "phases.habits.demonstrations.sums.count=100"]
-    warmstart = load(Given(recipe="tiny-mixed"), few, Storage(StorageSettings(root="/nowhere")))
-    work, stage = WorkFolder(tmp_path / "out"), Stage(training.agent, ChatTokenizer.load(TINY, training.agent))
+    warmstart = load(WarmstartArguments(recipe="tiny-mixed"), few, Storage(StorageSettings(root="/nowhere")))
+    work, stage = WorkFolder(tmp_path / "out"), DemonstrationAgent(training.agent, ChatTokenizer.load(TINY, training.agent))
     kept_back = held_out(stored.load(training.environments))
     plan = make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), kept_back)
     assert plan.demonstrations["habits"][1] > 0

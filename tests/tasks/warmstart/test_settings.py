@@ -12,11 +12,11 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.runs.run import open_run
 from nbrl.tasks.warmstart.orders import check
-from nbrl.tasks.warmstart.recipe import Given, names, source_of
+from nbrl.tasks.warmstart.recipe import WarmstartArguments, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
 from nbrl.tasks.warmstart.start import training_of
-from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, check_free, opened
+from nbrl.tasks.warmstart.work_folder import Block, Identity, WarmstartPlan, check_free, opened
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 NOWHERE = Storage(StorageSettings(root="/nowhere"))
@@ -24,7 +24,7 @@ TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 
 
 def load(recipe: str | None, overrides: list[str], start: str | None = None) -> WarmstartSettings:
-    return load_given(Given(recipe, start), overrides, NOWHERE)
+    return load_given(WarmstartArguments(recipe, start), overrides, NOWHERE)
 
 
 def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
@@ -94,7 +94,7 @@ def test_a_run_and_a_recipe_of_the_same_name_are_told_apart(tmp_path: Path) -> N
         open_run(load_training("tiny-cpu", [*few, "agent.max_steps=3"]), name, storage)
 
     def given(overrides: list[str] | None = None, **named: str) -> WarmstartSettings:
-        return load_given(Given(**{"start": str(TINY), **named}), overrides or [], storage)
+        return load_given(WarmstartArguments(**{"start": str(TINY), **named}), overrides or [], storage)
 
     assert given(training="mine").training == given(start="mine").training == "runs/mine"
     run, recipe = given(start="tiny-cpu"), given(["training=tiny-cpu"])
@@ -133,7 +133,7 @@ def test_a_model_that_does_not_suit_agent_or_learner_is_refused_before_work_begi
         (str(TINY), ["update.lora.rank=4", "update.lora.target_modules=[nothing]"], "no linear layers named 'nothing'"),
         (str(TINY), ["update.device=cuda"], "need a GPU each"),
     ):
-        settings = load_given(Given(start=start, training="tiny-cpu"), overrides, storage)
+        settings = load_given(WarmstartArguments(start=start, training="tiny-cpu"), overrides, storage)
         with pytest.raises(ConfigError, match=says):
             check(settings, training, storage, tmp_path / "out", tmp_path)
 
@@ -150,7 +150,7 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
             pass
         work.storage.write_bytes(work.trajectories(0), b"")
         work.storage.write_bytes(work.advantages(0), b"")
-        work.begin(Plan(identity=_identity(settings), blocks=[Block("habits", 3)], demonstrations={"habits": (48, 0)}))
+        work.begin(WarmstartPlan(identity=_identity(settings), blocks=[Block("habits", 3)], demonstrations={"habits": (48, 0)}))
     with opened(out, _identity(settings)) as work:
         plan = work.plan()
         assert plan is not None
@@ -174,7 +174,7 @@ def test_an_unfinished_warm_start_of_which_a_part_was_deleted_is_refused(tmp_pat
         for number in range(3):
             for table in (work.trajectories(number), work.advantages(number)):
                 work.storage.write_bytes(table, b"")
-        work.begin(Plan(identity=_identity(settings), blocks=blocks, demonstrations={"habits": (48, 0)}))
+        work.begin(WarmstartPlan(identity=_identity(settings), blocks=blocks, demonstrations={"habits": (48, 0)}))
         for number in range(2):
             (work.path / work.checkpoint(number)).mkdir(parents=True)
             work.keep(number, {"loss": 1.0})
@@ -194,7 +194,9 @@ def test_files_of_demonstrations_are_read_before_work_begins(tmp_path: Path) -> 
     (tmp_path / "talk.jsonl").write_text('{"messages": []}')
     (tmp_path / "told.parquet").write_text("no table")
     for name, says in (("talk.jsonl", "row 1 of .* has no messages"), ("told.parquet", "told.parquet cannot be read")):
-        settings = load_given(Given(start=str(TINY), training="tiny-cpu", demonstrations=str(tmp_path / name)), [], NOWHERE)
+        settings = load_given(
+            WarmstartArguments(start=str(TINY), training="tiny-cpu", demonstrations=str(tmp_path / name)), [], NOWHERE
+        )
         with pytest.raises(ConfigError, match=says):
             check(settings, training, storage, tmp_path / "out", tmp_path)
 
@@ -220,7 +222,7 @@ def test_what_somebody_else_put_beside_an_output_stays(tmp_path: Path) -> None:
 def test_a_file_of_demonstrations_that_changed_is_another_warm_start(tmp_path: Path) -> None:
     talk = tmp_path / "talk.jsonl"
     talk.write_text("one")
-    settings = load_given(Given(start=str(TINY), training="tiny-cpu", demonstrations=str(talk)), [], NOWHERE)
+    settings = load_given(WarmstartArguments(start=str(TINY), training="tiny-cpu", demonstrations=str(talk)), [], NOWHERE)
     before = _identity(settings)
     talk.write_text("two")
     assert before.differences(_identity(settings)) == ["a file of demonstrations holds something else"]
@@ -253,17 +255,17 @@ def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_path: Path) -> None:
-    taught, made = load_given(Given(start=str(TINY), training="tiny-cpu"), [], NOWHERE), load(None, [])
+    taught, made = load_given(WarmstartArguments(start=str(TINY), training="tiny-cpu"), [], NOWHERE), load(None, [])
     assert (taught.update.lr, taught.start, taught.fresh) == (2e-5, str(TINY), None)
     assert made.fresh is not None
     assert taught.training == "tiny-cpu"
     with pytest.raises(ConfigError, match="say as whose agent the model learns to act: --training"):
         load(None, [], str(TINY))
     with pytest.raises(ConfigError, match="say which model learns the demonstrations: --from MODEL"):
-        load_given(Given(demonstrations="world"), [], NOWHERE)
+        load_given(WarmstartArguments(demonstrations="world"), [], NOWHERE)
     with pytest.raises(ConfigError, match="--from is empty"):
         load(None, [], " ")
-    for given in (Given(recipe=""), Given(demonstrations=" "), Given(training="")):
+    for given in (WarmstartArguments(recipe=""), WarmstartArguments(demonstrations=" "), WarmstartArguments(training="")):
         with pytest.raises(ConfigError, match="is empty; give what it names"):
             load_given(given, [], NOWHERE)
 

@@ -19,11 +19,11 @@ from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError, StoppedError
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations, holds_conversations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations, SumsDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations, retold
-from nbrl.tasks.warmstart.sources.source import Found
+from nbrl.tasks.warmstart.sources.source import Demonstrations
 from nbrl.tasks.warmstart.sources.turns import UnfitError, turns_of
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, WorldDemonstrations
 
@@ -33,12 +33,12 @@ FENCED = AGENT.model_copy(update={"code_style": "fence", "system_prompt": "Write
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage(AGENT, ChatTokenizer.load(TINY, AGENT))
+def stage() -> DemonstrationAgent:
+    return DemonstrationAgent(AGENT, ChatTokenizer.load(TINY, AGENT))
 
 
 @pytest.fixture(scope="module")
-def good(stage: Stage) -> list[Trajectory]:
+def good(stage: DemonstrationAgent) -> list[Trajectory]:
     return WorldDemonstrations(kind="world", count=8, good=1.0).record(stage, 3).trajectories
 
 
@@ -46,21 +46,21 @@ def _read(trajectory: Trajectory) -> list[tuple[str, str, str, str]]:
     return [(step.think, step.code, step.malformed, step.observation) for step in trajectory.steps]
 
 
-def test_the_same_seed_gives_the_same_demonstrations(stage: Stage) -> None:
+def test_the_same_seed_gives_the_same_demonstrations(stage: DemonstrationAgent) -> None:
     source = WorldDemonstrations(kind="world", count=12)
     one, same, other = (source.record(stage, seed).trajectories for seed in (1, 1, 2))
     assert [each.nodes for each in one] == [each.nodes for each in same] != [each.nodes for each in other]
 
 
-def test_actions_are_written_in_the_grammar_in_force(stage: Stage) -> None:
-    fenced = Stage(FENCED, stage.tokenizer)
+def test_actions_are_written_in_the_grammar_in_force(stage: DemonstrationAgent) -> None:
+    fenced = DemonstrationAgent(FENCED, stage.tokenizer)
     for trajectory in WorldDemonstrations(kind="world", count=12, good=1.0).record(fenced, 0).trajectories:
         assert not any(step.malformed for step in trajectory.steps)
         assert "```python\n" in fenced.tokenizer.decode(trajectory.sampled()[0].token_ids)
 
 
 @pytest.mark.more
-def test_guesses_act_in_the_right_form_and_are_right_by_chance_only(stage: Stage) -> None:
+def test_guesses_act_in_the_right_form_and_are_right_by_chance_only(stage: DemonstrationAgent) -> None:
     found = WorldDemonstrations(kind="world", show="guesses", count=400).record(stage, 5).trajectories
     answers = {each.question.id: each.question.answers[0] for each in World.generate(WORLDS_FROM + 5, "train", 400).problems}
     assert {each.status for each in found} == {Status.ANSWERED}
@@ -70,7 +70,7 @@ def test_guesses_act_in_the_right_form_and_are_right_by_chance_only(stage: Stage
     assert {1, 2, 3} == {len(each.steps) for each in found}
 
 
-def test_calculations_are_drawn_at_random_from_what_a_question_names(stage: Stage) -> None:
+def test_calculations_are_drawn_at_random_from_what_a_question_names(stage: DemonstrationAgent) -> None:
     tasks = ("gcd", "count_bits", "letter_counting")
     found = GymDemonstrations(kind="reasoning_gym", tasks=tasks, count=60).record(stage, 0).trajectories
     assert {each.status for each in found} == {Status.ANSWERED}
@@ -78,24 +78,24 @@ def test_calculations_are_drawn_at_random_from_what_a_question_names(stage: Stag
     assert {"math.gcd", "math.lcm", "sum", "len", "bin"} <= calls
 
 
-def test_sums_are_done_well_and_badly(stage: Stage) -> None:
+def test_sums_are_done_well_and_badly(stage: DemonstrationAgent) -> None:
     found = SumsDemonstrations(kind="sums", count=30, good=0.5).record(stage, 0).trajectories
     right = [each for each in found if each.answer is not None and each.steps[-1].think == "let python compute it"]
     assert 5 < len(right) < 25
 
 
-def _told(recorded: list[Trajectory], stage: Stage, sampled_as: AgentSettings | None = None) -> Found:
+def _told(recorded: list[Trajectory], stage: DemonstrationAgent, sampled_as: AgentSettings | None = None) -> Demonstrations:
     return asyncio.run(retold(recorded, stage, sampled_as))
 
 
-def test_what_a_run_sampled_keeps_its_ids_where_the_agent_is_the_same(stage: Stage, good: list[Trajectory]) -> None:
+def test_what_a_run_sampled_keeps_its_ids_where_the_agent_is_the_same(stage: DemonstrationAgent, good: list[Trajectory]) -> None:
     # The tool is a part of what the agent is told.
     assert [each.nodes for each in _told(good, stage, AGENT).trajectories] == [each.nodes for each in good]
     silent = {"system_prompt": "Act."}
     for other in ({"code_style": "fence"}, {"think_tag": "plan"}, {"max_steps": 20}, {"context_tokens": 900}):
-        before = Stage(AGENT.model_copy(update=silent), stage.tokenizer)
+        before = DemonstrationAgent(AGENT.model_copy(update=silent), stage.tokenizer)
         sampled = WorldDemonstrations(kind="world", count=8, good=1.0).record(before, 3).trajectories
-        now = Stage(AGENT.model_copy(update=silent | other), stage.tokenizer)
+        now = DemonstrationAgent(AGENT.model_copy(update=silent | other), stage.tokenizer)
         told = _told(sampled, now, before.agent).trajectories
         assert len(told) == 8
         assert [each.nodes for each in told] == [each.nodes for each in _told(sampled, now).trajectories]
@@ -110,9 +110,9 @@ def test_what_a_run_sampled_keeps_its_ids_where_the_agent_is_the_same(stage: Sta
 @pytest.mark.parametrize("limits", [{"context_tokens": 150, "action_tokens": 100}, {"action_tokens": 8}, {"max_steps": 1}])
 @pytest.mark.parametrize("sampled_as", [AGENT, None])
 def test_what_is_beyond_the_agents_limits_is_left_out(
-    stage: Stage, good: list[Trajectory], limits: dict[str, int], sampled_as: AgentSettings | None
+    stage: DemonstrationAgent, good: list[Trajectory], limits: dict[str, int], sampled_as: AgentSettings | None
 ) -> None:
-    tight = Stage(AGENT.model_copy(update=limits), stage.tokenizer)
+    tight = DemonstrationAgent(AGENT.model_copy(update=limits), stage.tokenizer)
     found = _told(good, tight, sampled_as)
     assert found.left_out > 0
     assert all(
@@ -124,7 +124,7 @@ def test_what_is_beyond_the_agents_limits_is_left_out(
     assert all(len(node.token_ids) <= tight.agent.action_tokens for each in found.trajectories for node in each.sampled())
 
 
-def test_ids_in_a_file_are_not_trusted(stage: Stage, good: list[Trajectory], tmp_path: Path) -> None:
+def test_ids_in_a_file_are_not_trusted(stage: DemonstrationAgent, good: list[Trajectory], tmp_path: Path) -> None:
     forged = good[1].model_copy(deep=True)
     forged.sampled()[0].token_ids[:] = [stage.tokenizer.end_id] * 5
     forged.sampled()[0].logprobs[:] = [0.0] * 5
@@ -137,45 +137,47 @@ def test_ids_in_a_file_are_not_trusted(stage: Stage, good: list[Trajectory], tmp
     "code",
     ["context.drop(0)", "c = context; c.drop(0)", "globals()['context'].drop(0)", "from x import y; y.context.drop(", "context"],
 )
-def test_what_never_happened_is_not_told(stage: Stage, good: list[Trajectory], code: str) -> None:
+def test_what_never_happened_is_not_told(stage: DemonstrationAgent, good: list[Trajectory], code: str) -> None:
     changing, failed, odd, malformed = (good[1].model_copy(deep=True) for _ in range(4))
     changing.steps[0].code = code
     failed.status = Status.FAILED
     odd.steps[0].notepad = "not json"
     malformed.steps.insert(0, Step(think="```python\n1\n```", malformed="there is no <code> block"))
-    fenced = Stage(FENCED, stage.tokenizer)
+    fenced = DemonstrationAgent(FENCED, stage.tokenizer)
     assert _told([changing, failed, odd, malformed, good[1]], fenced).left_out == 4
 
 
-def test_a_summary_that_was_not_recorded_is_not_learnt(stage: Stage) -> None:
+def test_a_summary_that_was_not_recorded_is_not_learnt(stage: DemonstrationAgent) -> None:
     long = WorldDemonstrations(kind="world", abilities=("six_step",), count=4, good=1.0)
     agent = AGENT.model_copy(update={"max_steps": 7})
-    recorded = long.record(Stage(agent, stage.tokenizer), 1).trajectories
+    recorded = long.record(DemonstrationAgent(agent, stage.tokenizer), 1).trajectories
     needed = max(len(each.path(place)) for each in recorded for place, node in enumerate(each.nodes) if node.kind == "sampled")
     soft = agent.model_copy(update={"trim": "soft", "context_tokens": needed - 20, "summary_tokens": 40})
-    assert len(_told(recorded, Stage(agent, stage.tokenizer)).trajectories) == 4
-    assert _told(recorded, Stage(soft, stage.tokenizer)) == Found([], left_out=4)
+    assert len(_told(recorded, DemonstrationAgent(agent, stage.tokenizer)).trajectories) == 4
+    assert _told(recorded, DemonstrationAgent(soft, stage.tokenizer)) == Demonstrations([], left_out=4)
 
 
-def test_scripts_that_a_limit_cuts_off_are_no_demonstrations(stage: Stage) -> None:
+def test_scripts_that_a_limit_cuts_off_are_no_demonstrations(stage: DemonstrationAgent) -> None:
     source = WorldDemonstrations(kind="world", count=20, good=1.0)
     for limits in ({"action_tokens": 12}, {"action_tokens": 20}, {"max_steps": 2}):
-        found = source.record(Stage(AGENT.model_copy(update=limits), stage.tokenizer), 0)
+        found = source.record(DemonstrationAgent(AGENT.model_copy(update=limits), stage.tokenizer), 0)
         assert found.left_out > 0
         assert all(each.status is Status.ANSWERED for each in found.trajectories)
         assert not any(step.malformed for each in found.trajectories for step in each.steps)
-    tight = Stage(AGENT.model_copy(update={"action_tokens": 20}), stage.tokenizer)
+    tight = DemonstrationAgent(AGENT.model_copy(update={"action_tokens": 20}), stage.tokenizer)
     guesses = WorldDemonstrations(kind="world", count=40, show="guesses").record(tight, 0)
     assert guesses.left_out > 0
     assert all(len(node.token_ids) <= 20 for each in guesses.trajectories for node in each.sampled())
 
 
-def test_numbers_with_leading_zeros_are_calculated_with(stage: Stage) -> None:
+def test_numbers_with_leading_zeros_are_calculated_with(stage: DemonstrationAgent) -> None:
     found = GymDemonstrations(kind="reasoning_gym", tasks=("binary_alternation",), count=8).record(stage, 0)
     assert (len(found.trajectories), found.left_out) == (8, 0)
 
 
-def test_links_in_a_folder_of_trajectories_are_not_followed(stage: Stage, good: list[Trajectory], tmp_path: Path) -> None:
+def test_links_in_a_folder_of_trajectories_are_not_followed(
+    stage: DemonstrationAgent, good: list[Trajectory], tmp_path: Path
+) -> None:
     (tmp_path / "folder").mkdir()
     pq.write_table(to_table(good), tmp_path / "good.parquet")
     (tmp_path / "folder/link.parquet").symlink_to(tmp_path / "good.parquet")
@@ -183,8 +185,8 @@ def test_links_in_a_folder_of_trajectories_are_not_followed(stage: Stage, good: 
         RecordedDemonstrations(kind="recorded", path=tmp_path / "folder").check()
 
 
-def test_a_recording_that_is_cancelled_ends_at_its_next_demonstration(stage: Stage) -> None:
-    stopped = Stage(AGENT, stage.tokenizer)
+def test_a_recording_that_is_cancelled_ends_at_its_next_demonstration(stage: DemonstrationAgent) -> None:
+    stopped = DemonstrationAgent(AGENT, stage.tokenizer)
     stopped.cancelled.set()
     with pytest.raises(StoppedError):
         WorldDemonstrations(kind="world", count=100_000).record(stopped, 0)
@@ -192,7 +194,7 @@ def test_a_recording_that_is_cancelled_ends_at_its_next_demonstration(stage: Sta
 
 @pytest.mark.parametrize("suffix", ["parquet", "ipynb", "json"])
 def test_a_recording_is_told_again_in_the_words_of_another_agent(
-    stage: Stage, good: list[Trajectory], tmp_path: Path, suffix: str
+    stage: DemonstrationAgent, good: list[Trajectory], tmp_path: Path, suffix: str
 ) -> None:
     for number, each in enumerate(good):
         match suffix:
@@ -202,7 +204,7 @@ def test_a_recording_is_told_again_in_the_words_of_another_agent(
                 nbformat.write(notebook(each), tmp_path / f"{number}.ipynb")
             case _:
                 (tmp_path / f"{number}.json").write_text(each.model_dump_json())
-    fenced = Stage(FENCED, stage.tokenizer)
+    fenced = DemonstrationAgent(FENCED, stage.tokenizer)
     found = RecordedDemonstrations(kind="recorded", path=tmp_path).record(fenced, 0)
     assert found.left_out == 0
     for told, recorded in zip(found.trajectories, good, strict=True):
@@ -212,14 +214,16 @@ def test_a_recording_is_told_again_in_the_words_of_another_agent(
         assert told.steps[0].observation in prompt or len(told.steps) == 1
 
 
-def test_what_does_not_fit_the_agent_is_left_out_and_counted(stage: Stage, good: list[Trajectory], tmp_path: Path) -> None:
+def test_what_does_not_fit_the_agent_is_left_out_and_counted(
+    stage: DemonstrationAgent, good: list[Trajectory], tmp_path: Path
+) -> None:
     pq.write_table(to_table(good), tmp_path / "good.parquet")
-    hasty = Stage(AGENT.model_copy(update={"max_steps": 1, "system_prompt": "{form}"}), stage.tokenizer)
+    hasty = DemonstrationAgent(AGENT.model_copy(update={"max_steps": 1, "system_prompt": "{form}"}), stage.tokenizer)
     found = RecordedDemonstrations(kind="recorded", path=tmp_path / "good.parquet").record(hasty, 0)
     assert (len(found.trajectories), found.left_out) == (2, 6)  # those that need a single step: arithmetic
 
 
-def test_a_conversation_without_a_system_turn_gets_the_agents(stage: Stage, tmp_path: Path) -> None:
+def test_a_conversation_without_a_system_turn_gets_the_agents(stage: DemonstrationAgent, tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a<|im_end|>\n<|im_start|>user\nb"}]
     (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": talk}))
     (told,) = ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").record(stage, 0).trajectories
@@ -227,19 +231,21 @@ def test_a_conversation_without_a_system_turn_gets_the_agents(stage: Stage, tmp_
     assert told.sampled()[0].token_ids.count(stage.tokenizer.end_id) == 1
 
 
-def test_a_conversation_that_the_agent_could_not_have_is_left_out(stage: Stage, tmp_path: Path) -> None:
+def test_a_conversation_that_the_agent_could_not_have_is_left_out(stage: DemonstrationAgent, tmp_path: Path) -> None:
     def line(*actions: str) -> str:
         turns = [{"role": role, "content": text} for action in actions for role, text in (("user", "Hi"), ("assistant", action))]
         return json.dumps({"messages": turns})
 
-    hasty = Stage(AGENT.model_copy(update={"max_steps": 2, "action_tokens": 20, "system_prompt": "Act."}), stage.tokenizer)
+    hasty = DemonstrationAgent(
+        AGENT.model_copy(update={"max_steps": 2, "action_tokens": 20, "system_prompt": "Act."}), stage.tokenizer
+    )
     lines = [line("a"), line("a", "b"), line("a", "b", "c"), line("word " * 30)]
     (tmp_path / "talk.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     found = ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").record(hasty, 0)
     assert ([len(each.sampled()) for each in found.trajectories], found.left_out) == ([1, 2], 2)
 
 
-def learnt(stage: Stage, path: Path, *rows: dict[str, Any]) -> tuple[list[list[str]], int]:
+def learnt(stage: DemonstrationAgent, path: Path, *rows: dict[str, Any]) -> tuple[list[list[str]], int]:
     """What is learnt of each conversation, and how many rows are left out."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
@@ -255,12 +261,12 @@ HELLO = {"role": "assistant", "content": "Hello"}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_a_row_that_is_no_conversation_is_left_out_and_counted(stage: Stage, tmp_path: Path, suffix: str) -> None:
+def test_a_row_that_is_no_conversation_is_left_out_and_counted(stage: DemonstrationAgent, tmp_path: Path, suffix: str) -> None:
     rows = [{"messages": [HI, HELLO]}, {"messages": [HI]}, {"messages": [HI, HELLO, HI]}]
     assert learnt(stage, tmp_path / f"talk{suffix}", *rows) == ([["Hello"], ["Hello"]], 1)
 
 
-def test_conversations_are_read_in_the_forms_that_people_have(stage: Stage, tmp_path: Path) -> None:
+def test_conversations_are_read_in_the_forms_that_people_have(stage: DemonstrationAgent, tmp_path: Path) -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "w", "arguments": "{}"}}]}
     rows = [
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, HELLO]},
@@ -272,7 +278,9 @@ def test_conversations_are_read_in_the_forms_that_people_have(stage: Stage, tmp_
     assert learnt(stage, tmp_path / "talk.jsonl", *rows) == ([["Hello"]] * 5, 0)
 
 
-def test_a_row_of_sharegpt_has_its_system_turn_beside_it_and_its_calls_are_not_learnt(stage: Stage, tmp_path: Path) -> None:
+def test_a_row_of_sharegpt_has_its_system_turn_beside_it_and_its_calls_are_not_learnt(
+    stage: DemonstrationAgent, tmp_path: Path
+) -> None:
     turns = [
         {"from": "human", "value": "Hi"},
         {"from": "function_call", "value": '{"name": "w"}'},
@@ -291,7 +299,9 @@ def test_a_row_of_sharegpt_has_its_system_turn_beside_it_and_its_calls_are_not_l
 
 
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": False}])
-def test_a_turn_that_is_marked_is_not_learnt_and_a_thought_is(stage: Stage, tmp_path: Path, mark: dict[str, Any]) -> None:
+def test_a_turn_that_is_marked_is_not_learnt_and_a_thought_is(
+    stage: DemonstrationAgent, tmp_path: Path, mark: dict[str, Any]
+) -> None:
     rows = [{"messages": [HI, HELLO | mark, HI, {"role": "assistant", "content": "4", "reasoning_content": "two and two"}]}]
     (said,), left_out = learnt(stage, tmp_path / "talk.jsonl", *rows)
     assert (len(said), left_out) == (1, 0)
@@ -300,7 +310,9 @@ def test_a_turn_that_is_marked_is_not_learnt_and_a_thought_is(stage: Stage, tmp_
 
 
 @pytest.mark.parametrize("thought", ["\ud800", 7, [{"type": "thinking", "thinking": "hm"}]])
-def test_a_thought_that_is_no_text_or_stands_there_twice_makes_a_row_unfit(stage: Stage, tmp_path: Path, thought: Any) -> None:
+def test_a_thought_that_is_no_text_or_stands_there_twice_makes_a_row_unfit(
+    stage: DemonstrationAgent, tmp_path: Path, thought: Any
+) -> None:
     said = {"role": "assistant", "content": "4"}
     twice, other = said | {"reasoning": "two", "thinking": "three"}, said | {"reasoning": thought}
     once = said | {"reasoning": "two and two", "thinking": "two and two"}
@@ -347,7 +359,7 @@ def test_an_empty_file_of_demonstrations_is_named_before_work_begins(tmp_path: P
         RecordedDemonstrations(kind="recorded", path=tmp_path / "none.parquet").check()
 
 
-def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp_path: Path) -> None:
+def test_a_conversation_has_the_ids_of_the_models_own_template(stage: DemonstrationAgent, tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "You count."},
         {"role": "user", "content": "How many?"},
@@ -386,14 +398,14 @@ def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "prefix": 1}]}', "with 'prefix'"),
     ],
 )
-def test_a_line_that_is_no_conversation_is_named(stage: Stage, tmp_path: Path, line: str, says: str) -> None:
+def test_a_line_that_is_no_conversation_is_named(stage: DemonstrationAgent, tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "talk.jsonl").write_text(line)
     with pytest.raises(ConfigError, match=says):
         ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").record(stage, 0)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.ipynb", "a.json"])
-def test_a_file_that_holds_no_trajectories_is_named(stage: Stage, tmp_path: Path, name: str) -> None:
+def test_a_file_that_holds_no_trajectories_is_named(stage: DemonstrationAgent, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("nothing")
     with pytest.raises(ConfigError, match="cannot be read"):
         RecordedDemonstrations(kind="recorded", path=tmp_path / name).record(stage, 0)
@@ -404,5 +416,7 @@ def test_a_file_that_holds_no_trajectories_is_named(stage: Stage, tmp_path: Path
 @pytest.mark.more
 def test_the_tiny_recipes_agent_fits_its_demonstrations() -> None:
     agent = load("tiny-cpu").agent
-    found = WorldDemonstrations(kind="world", count=40, good=1.0).record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
+    found = WorldDemonstrations(kind="world", count=40, good=1.0).record(
+        DemonstrationAgent(agent, ChatTokenizer.load(TINY, agent)), 0
+    )
     assert all(each.status is Status.ANSWERED for each in found.trajectories)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from nbrl.tasks.reward.rules.code import channel
-from nbrl.tasks.reward.rules.code.values import TooLargeError, UnsupportedError, decode, encode, message, raised
+from nbrl.tasks.reward.rules.code.values import UnsupportedError, ValueTooLargeError, decode, encode, message, raised
 
 NAME = "answer"  # of the module; what stands below `if __name__ == "__main__"` does not run
 FAULT_CHARS = 300
@@ -51,7 +51,7 @@ def reply(names: dict[str, Any], call: dict[str, Any]) -> bytes:
     try:
         result: dict[str, Any] = {"value": encode(function(*decode(call["args"]), **decode(call["kwargs"])))}
         return message({"number": call["number"], **result})
-    except (UnsupportedError, TooLargeError) as error:
+    except (UnsupportedError, ValueTooLargeError) as error:
         result = {"failed": str(error)}
     except BaseException as error:
         result = raised(error)

@@ -11,19 +11,19 @@ MEMORY = 2 << 30  # bytes of each process
 PROCESSES = 4  # threads count
 
 
-class Channel(NamedTuple):
+class ScorerChannel(NamedTuple):
     """Lines of JSON from the host and to it."""
 
     orders: BinaryIO
     replies: BinaryIO
 
 
-def begin(cpu: float) -> Channel:
+def begin(cpu: float) -> ScorerChannel:
     """Bind this process to so many more seconds of processor time, and say that it is ready.
 
     What it prints from now on is lost, and there is nothing to read.
     """
-    channel = Channel(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0))
+    channel = ScorerChannel(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0))
     nothing = os.open(os.devnull, os.O_RDWR)
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = math.ceil(used.ru_utime + used.ru_stime + cpu)  # the limit is in whole seconds

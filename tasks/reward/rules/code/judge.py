@@ -13,7 +13,7 @@ from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.code.channel import LOADED
 from nbrl.tasks.reward.rules.code.program import WALL_S, Program
 from nbrl.tasks.reward.rules.code.reference import Reference
-from nbrl.tasks.reward.rules.code.values import TooLargeError, message
+from nbrl.tasks.reward.rules.code.values import ValueTooLargeError, message
 from nbrl.tasks.reward.rules.judged import Judged
 
 CALLS = 20_000  # of one comparison
@@ -33,7 +33,7 @@ def judge(answer: str, reference: Reference) -> Judged:
     """Right if all tests pass; partly right is the share that does. A fault if the tests do not run, whatever the answer."""
     try:
         asked = message({"setup": reference.setup, "answer": answer})
-    except TooLargeError:
+    except ValueTooLargeError:
         return WRONG
     with Program("answer_side.py") as answering, Program("tests_side.py") as testing:
         answering.starts()

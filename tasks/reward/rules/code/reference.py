@@ -8,7 +8,7 @@ from functools import cache
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nbrl.tasks.reward.rules.code.values import TooLargeError, message
+from nbrl.tasks.reward.rules.code.values import ValueTooLargeError, message
 
 SETUP = "setup"
 BUILTINS = frozenset((*vars(builtins), "__name__"))
@@ -40,7 +40,7 @@ def complaint(reference: str) -> str:
     try:
         read = Reference.model_validate_json(reference)
         message(read.model_dump())
-    except (ValidationError, TooLargeError) as error:
+    except (ValidationError, ValueTooLargeError) as error:
         return f"has tests that cannot be read: {' '.join(str(error).split())[:200]}"
     names = []
     for where, source in _sources(read):

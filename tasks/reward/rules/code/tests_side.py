@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nbrl.tasks.reward.rules.code import channel
-from nbrl.tasks.reward.rules.code.values import TooLargeError, UnsupportedError, decode, encode, error_of, message
+from nbrl.tasks.reward.rules.code.values import UnsupportedError, ValueTooLargeError, decode, encode, error_of, message
 
 FAULT_CHARS = 300
 
@@ -22,10 +22,10 @@ class FailedCall(BaseException):
     """A call without a result that a test can have; no test can catch it by accident."""
 
 
-class Answer:
+class RemoteAnswer:
     """The functions of the answer, called by way of the host."""
 
-    def __init__(self, link: channel.Channel) -> None:
+    def __init__(self, link: channel.ScorerChannel) -> None:
         self._link = link
         self._number = 0
         self.calls = 0  # of the present test
@@ -48,7 +48,7 @@ class Answer:
         try:
             given = {"args": encode(args), "kwargs": encode(kwargs)}
             line = message({"number": self._number, "call": name, **given})
-        except TooLargeError as error:
+        except ValueTooLargeError as error:
             raise self._failure() from error
         except UnsupportedError as error:  # results of the answer are of types that can be passed on
             self.fault = f"a test gives {name} an argument that it cannot have: {error}"
@@ -70,7 +70,7 @@ class Answer:
         return FailedCall()
 
 
-def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answer: Answer) -> dict[str, Any]:
+def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answer: RemoteAnswer) -> dict[str, Any]:
     """Which tests pass, each with the names of the setup and of nothing else."""
     names: dict[str, Any] = {"__name__": "tests"}
     try:
@@ -96,7 +96,7 @@ def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answe
 def main(cpu: float) -> None:
     link = channel.begin(cpu)
     asked = json.loads(link.orders.readline())
-    link.replies.write(message(verdict(asked["setup"], asked["tests"], asked["entry_points"], Answer(link))))
+    link.replies.write(message(verdict(asked["setup"], asked["tests"], asked["entry_points"], RemoteAnswer(link))))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class UnsupportedError(Exception):
     """A value of a type that has no form as JSON."""
 
 
-class TooLargeError(Exception):
+class ValueTooLargeError(Exception):
     """A value, or a message, beyond VALUES, DEPTH or LINE_BYTES."""
 
 
@@ -42,7 +42,7 @@ def message(fields: Mapping[str, Any]) -> bytes:
     """A line of JSON. Raises TooLargeError."""
     line = json.dumps(fields).encode() + b"\n"
     if len(line) > LINE_BYTES:
-        raise TooLargeError(f"it has more than {LINE_BYTES} bytes as JSON")
+        raise ValueTooLargeError(f"it has more than {LINE_BYTES} bytes as JSON")
     return line
 
 
@@ -62,11 +62,11 @@ class _Encoder:
     def encode(self, value: Any, depth: int) -> Any:
         self._left -= 1
         if self._left < 0 or depth > DEPTH:
-            raise TooLargeError(f"it has more than {VALUES} values, or is nested deeper than {DEPTH}")
+            raise ValueTooLargeError(f"it has more than {VALUES} values, or is nested deeper than {DEPTH}")
         if isinstance(value, str | bytes | bytearray):
             self._bytes -= len(value)
             if self._bytes < 0:
-                raise TooLargeError(f"it has more than {LINE_BYTES} bytes")
+                raise ValueTooLargeError(f"it has more than {LINE_BYTES} bytes")
         if value is None or isinstance(value, bool | str):
             return value
         if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):  # of no number's type

@@ -14,11 +14,11 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import dotted
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.scope import Weights
-from nbrl.tasks.tracking.books import Books, _scores
 from nbrl.tasks.tracking.delivery import Delivery
+from nbrl.tasks.tracking.mlflow_sync import MlflowSync, _scores
 from nbrl.tasks.tracking.parameters import KEYS, parameters
 from tests.durability.crash_tracking import FileTracking
-from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration, summary_of
+from tests.tasks.synced import CONFIG, RUN, begun, evaluated, iteration, summary_of
 
 
 class DeadError(Exception):
@@ -30,9 +30,9 @@ def storage(tmp_path: Path) -> Storage:
     return begun(tmp_path)
 
 
-def books(storage: Storage, tmp_path: Path, step: Callable[[], None] = lambda: None) -> Books:
+def books(storage: Storage, tmp_path: Path, step: Callable[[], None] = lambda: None) -> MlflowSync:
     tracking: Any = FileTracking(tmp_path / "mlflow.json", step)
-    return Books(CONFIG, storage, RUN, tracking)
+    return MlflowSync(CONFIG, storage, RUN, tracking)
 
 
 def has(tmp_path: Path) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def test_a_dead_server_is_one_warning_and_nothing_waits_for_it(
     tracking: Any = Unreachable(tmp_path / "mlflow.json")
     said: list[str] = []
     iteration(storage, 0)
-    delivery = Delivery("r", Books(CONFIG, storage, RUN, tracking), tracking, said.append)
+    delivery = Delivery("r", MlflowSync(CONFIG, storage, RUN, tracking), tracking, said.append)
     delivery.start()
     assert tracking.heard.wait(30)
     for _ in range(3):
@@ -224,7 +224,7 @@ def test_what_could_not_be_delivered_is_counted_at_the_end(storage: Storage, tmp
     said: list[str] = []
     for number in range(2):
         iteration(storage, number)
-    delivery = Delivery("r", Books(CONFIG, storage, RUN, tracking), tracking, said.append)
+    delivery = Delivery("r", MlflowSync(CONFIG, storage, RUN, tracking), tracking, said.append)
     delivery.start()
     delivery.finish(Ending("FAILED", "broken"))
     assert "2 iterations of run 'r' are not delivered to MLflow" in said[-1]

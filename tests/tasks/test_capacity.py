@@ -3,7 +3,7 @@
 import pytest
 
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.services.offered import lacking
+from nbrl.tasks.services.capacity import lacking
 
 CPU = {"CPU": 2.0}
 GPUS = {"CPU": 16.0, "GPU": 2.0}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, manifest_bytes, read_manifest
-from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
+from nbrl.infra.node_cache import CopyLease, NodeCache, NodeSettings
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF, RESULT
@@ -14,7 +14,7 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks
 
 
-class CloudShelf:
+class CloudCheckpoints:
     """A Shelf on a cloud. What this rank writes, and what it reads, lies on the disk of its machine meanwhile."""
 
     def __init__(self, storage: Storage, nodes: NodeSettings, ranks: Ranks) -> None:
@@ -85,7 +85,7 @@ class CloudShelf:
     def abandon_states(self, out: str) -> None:
         self._writing_states.close()
 
-    def open(self, checkpoint: str, part: str) -> Lease:
+    def open(self, checkpoint: str, part: str) -> CopyLease:
         return self._cache.lease(self._storage, checkpoint, part)
 
     def _empty(self, writing: ExitStack, name: str) -> Path:

@@ -7,12 +7,12 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.figures import Cost, Question, cost_of, scores_by_question, tokens_of
-from nbrl.tasks.comparison.sigmoid import Point
+from nbrl.tasks.comparison.figures import ComparedQuestion, RunCost, cost_of, scores_by_question, tokens_of
+from nbrl.tasks.comparison.sigmoid import CurvePoint
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
@@ -41,7 +41,7 @@ class Evaluated:
     """An evaluation: the scores of its questions, and their mean. `updates` are those of the policy, None outside a run."""
 
     updates: int | None
-    scores: dict[Question, float]
+    scores: dict[ComparedQuestion, float]
     estimate: Estimate
 
 
@@ -54,9 +54,9 @@ class Side:
     config: RunConfig
     final: Evaluated
     best: Evaluated
-    cost: Cost
-    rollouts: tuple[Point, ...] = ()
-    held_out: tuple[Point, ...] = ()
+    cost: RunCost
+    rollouts: tuple[CurvePoint, ...] = ()
+    held_out: tuple[CurvePoint, ...] = ()
 
     @property
     def identity(self) -> tuple[str, str, int | None]:
@@ -124,8 +124,10 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
         final=last,
         best=last if best is final else _evaluated(storage, run, best, config),
         cost=cost_of(records),
-        rollouts=tuple(Point(tokens, record.metrics["reward/success"]) for tokens, record in zip(spent, records, strict=False)),
-        held_out=tuple(Point(spent[each.step], each.success) for each in held),
+        rollouts=tuple(
+            CurvePoint(tokens, record.metrics["reward/success"]) for tokens, record in zip(spent, records, strict=False)
+        ),
+        held_out=tuple(CurvePoint(spent[each.step], each.success) for each in held),
     )
 
 
@@ -152,7 +154,7 @@ def _evaluation(storage: Storage, name: str) -> Side:
         raise ConfigError(f"evaluation {name!r} has not finished yet; the command that began it goes on with it")
     asked, answers = storage.read_table(layout.data.split("held_out")), storage.read_table(layout.answers)
     evaluated = _scored(answers, asked, summary.mode)
-    cost = Cost(
+    cost = RunCost(
         iterations=None,
         trajectories=len(answers),
         sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
@@ -167,10 +169,8 @@ def _of_evaluation(seconds: float) -> dict[str, float]:
     return {"evaluate": seconds} if seconds else {}
 
 
-class Setting(BaseModel):
+class Setting(ClosedModel):
     """The value of a key on each side, as JSON, None where it is not set. Only what `decides` makes another result."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str
     values: tuple[str | None, ...]

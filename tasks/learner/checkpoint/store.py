@@ -9,13 +9,13 @@ the states hold only adapters, `hf/` is merged, and `adapter/` is in peft's form
 from pathlib import Path
 from typing import Protocol
 
-from nbrl.infra.node_cache import Lease, NodeSettings
+from nbrl.infra.node_cache import CopyLease, NodeSettings
 from nbrl.infra.storage import Storage
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks
 
 
-class Shelf(Protocol):
+class CheckpointStore(Protocol):
     """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete, and so are its states."""
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
@@ -50,17 +50,17 @@ class Shelf(Protocol):
         """Delete what this rank wrote since `begin_states`."""
         ...
 
-    def open(self, checkpoint: str, part: str) -> Lease:
+    def open(self, checkpoint: str, part: str) -> CopyLease:
         """The checkpoint as a local folder, of which the subfolder `part` is there. Raises StorageError if it is not."""
         ...
 
 
-def shelf_on(storage: Storage, nodes: NodeSettings, ranks: Ranks) -> Shelf:
+def store_on(storage: Storage, nodes: NodeSettings, ranks: Ranks) -> CheckpointStore:
     """Each kind is imported where it is needed, because both import this module's types."""
     if storage.is_local:
-        from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
+        from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 
-        return FolderShelf(storage, ranks)
-    from nbrl.tasks.learner.checkpoint.cloud_shelf import CloudShelf
+        return LocalCheckpoints(storage, ranks)
+    from nbrl.tasks.learner.checkpoint.cloud_store import CloudCheckpoints
 
-    return CloudShelf(storage, nodes, ranks)
+    return CloudCheckpoints(storage, nodes, ranks)

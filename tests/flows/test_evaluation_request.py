@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.order import Order, planned
+from nbrl.flows.evaluation_request import EvaluationRequest, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
@@ -26,9 +26,9 @@ def files(folder: Path) -> str:
     return f"environments={{mine: {{kind: files, train: {path}, held_out: {path}}}}}"
 
 
-def order(folder: Path, *overrides: str, **fields: str) -> Order:
+def order(folder: Path, *overrides: str, **fields: str) -> EvaluationRequest:
     settings = (f"home={folder}/home", f"storage.root={folder}/storage", *overrides)
-    return Order.model_validate({"recipe": "tiny-cpu", "overrides": settings} | fields)
+    return EvaluationRequest.model_validate({"recipe": "tiny-cpu", "overrides": settings} | fields)
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ from pathlib import Path
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, check_whole, manifest_bytes, read_manifest, write_manifest
-from nbrl.infra.node_cache import Lease
+from nbrl.infra.node_cache import CopyLease
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import CRITIC, RESULT, STATE
@@ -20,7 +20,7 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks
 
 
-class FolderShelf:
+class LocalCheckpoints:
     """A Shelf on a folder."""
 
     def __init__(self, storage: Storage, ranks: Ranks) -> None:
@@ -79,8 +79,8 @@ class FolderShelf:
                 if not any(name.startswith(f"{state}/") for name in named):
                     shutil.rmtree(self._folder(out) / state, ignore_errors=True)
 
-    def open(self, checkpoint: str, part: str) -> Lease:
-        return Lease(self._folder(checkpoint))
+    def open(self, checkpoint: str, part: str) -> CopyLease:
+        return CopyLease(self._folder(checkpoint))
 
     def _folder(self, key: str) -> Path:
         folder = self._storage.local_path(key)

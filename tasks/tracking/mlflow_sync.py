@@ -32,7 +32,7 @@ OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without t
 TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
 
 
-class Books:
+class MlflowSync:
     """The delivery of one run. Every method raises what MLflow or the storage raise; the next call goes on from there."""
 
     def __init__(self, config: RunConfig, storage: Storage, run: Run, tracking: Tracking) -> None:
@@ -185,7 +185,7 @@ class Books:
         self._tracking.set_tag(SUMMARY, mark)
 
 
-def deliver(books: Books, tracking: Tracking) -> int:
+def deliver(books: MlflowSync, tracking: Tracking) -> int:
     """Deliver a run that nobody trains, and end it in MLflow as what it is; returns how many iterations MLflow then has.
 
     Raises ServerError and StorageError.

@@ -1,4 +1,4 @@
-"""The desk of a round: hands its rows out to runners, a few at a time, and takes note of what is finished.
+"""The queue of a round: hands its rows out to runners, a few at a time, and takes note of what is finished.
 
 An actor on the machine that leads. It never waits for a runner: one that gives no sign loses its rows to others.
 """
@@ -23,7 +23,7 @@ FROM_BEFORE = -1  # who finished what an earlier process left
 Row = dict[str, Any]
 
 
-class Given(NamedTuple):
+class Assignment(NamedTuple):
     """What a runner is answered: `rows` to run, whether there may be `more` later, and where the engines are now; or that the
     round is `over`.
     """
@@ -34,7 +34,7 @@ class Given(NamedTuple):
     over: bool = False
 
 
-class Seen(NamedTuple):
+class QueueStatus(NamedTuple):
     """The state of a round. `doubtful` rows may be on storage already; where there are some, `known` chunks are accounted for.
 
     `living` runners, of which the newest sign comes first, `silent` ones that were not reported before, and the number of
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Round:
+class QueuedRound:
     """The rows of a round by id, in their order; each is waiting, held by a runner, doubtful or finished."""
 
     name: str
@@ -68,12 +68,12 @@ class Round:
         return len(self.finished) == len(self.rows)
 
 
-class Desk:
+class WorkQueue:
     """All methods are asynchronous, and none is interrupted by another but where it waits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._round = Round("", {}, [], [], [])
+        self._round = QueuedRound("", {}, [], [], [])
         self._changed = asyncio.Event()
         self._lives: dict[int, str] = {}
         self._signs: dict[int, float] = {}
@@ -85,7 +85,7 @@ class Desk:
         """Begin a round in place of the one before. With `doubtful`, chunks are there, which are looked through first."""
         ids = [row["id"] for row in rows]
         places = ([], ids) if doubtful else (ids, [])
-        self._round = Round(name, dict(zip(ids, rows, strict=True)), engines, *places)
+        self._round = QueuedRound(name, dict(zip(ids, rows, strict=True)), engines, *places)
         self._signs = dict.fromkeys(self._signs.keys() - self._silent, self._clock())
         self._change()
 
@@ -94,7 +94,7 @@ class Desk:
         self._round.engines = engines
         self._change()
 
-    async def born(self, number: int, life: str) -> None:
+    async def register_runner(self, number: int, life: str) -> None:
         """A runner was started, for the first time or again: what it held before is not in work any more."""
         if number in self._lives and self._lives[number] != life:
             self._restarts += 1
@@ -108,19 +108,19 @@ class Desk:
             self._sign(number)
             self._doubt(number)
 
-    async def take(self, name: str, number: int, life: str, free: int) -> Given:
+    async def take(self, name: str, number: int, life: str, free: int) -> Assignment:
         """Up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
         until = self._clock() + SIGN_S
         while True:
             current = self._round
             if not self._is_present(number, life):
-                return Given([], False, current.engines, over=True)
+                return Assignment([], False, current.engines, over=True)
             self._sign(number)
             if current.name != name or current.over:
-                return Given([], False, current.engines, over=True)
+                return Assignment([], False, current.engines, over=True)
             rows, left = self._share(number, free), until - self._clock()
             if rows or left <= 0 or not free:
-                return Given(rows, bool(current.waiting or current.doubtful), current.engines)
+                return Assignment(rows, bool(current.waiting or current.doubtful), current.engines)
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()
@@ -154,7 +154,7 @@ class Desk:
         current.doubtful = [each for each in current.doubtful if each not in settled]
         self._change()
 
-    async def look(self) -> Seen:
+    async def look(self) -> QueueStatus:
         now, current = self._clock(), self._round
         if not current.over:
             self._silent |= {number for number, sign in self._signs.items() if now - sign > SILENT_S}
@@ -168,7 +168,7 @@ class Desk:
         restarts, self._restarts = self._restarts, 0
         known = frozenset(current.parts if current.doubtful else ())
         living = tuple(sorted(self._signs.keys() - self._silent, key=lambda number: -self._signs[number]))
-        return Seen(len(current.finished), tuple(current.doubtful), known, living, tuple(sorted(new)), restarts)
+        return QueueStatus(len(current.finished), tuple(current.doubtful), known, living, tuple(sorted(new)), restarts)
 
     async def completed(self, name: str) -> None:
         """Return when the round is over, or another one has begun."""

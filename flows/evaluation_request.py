@@ -8,11 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nbrl.agent.http.client import usable_key
 from nbrl.agent.policies.chat import ChatSettings
 from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, model_of, served
+from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
 from nbrl.tasks.environments.settings import Environments
@@ -35,10 +36,8 @@ NAMED = 40  # characters of a model's name in that of its evaluation
 JUDGE_FLAGS = Flags("--judge", "--judge-model", "--judge-key-env")
 
 
-class Order(BaseModel):
+class EvaluationRequest(ClosedModel):
     """An evaluation as a user asks for it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: str = Field("", description="name or path of a recipe; may be left out to take the settings of the run of `model`")
     model: str = Field(
@@ -62,10 +61,8 @@ class Order(BaseModel):
     )
 
 
-class Plan(BaseModel):
+class EvaluationPlan(ClosedModel):
     """An order that was checked: the settings, without the environments that are left out, and what they evaluate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     start: Prepared
@@ -76,7 +73,7 @@ class Plan(BaseModel):
         return self.start.config
 
 
-def planned(order: Order, trust: bool = False) -> Plan:
+def planned(order: EvaluationRequest, trust: bool = False) -> EvaluationPlan:
     """Raises ConfigError or SandboxError where the evaluation could not be made. `trust`: see tasks/runs/trust.py."""
     overrides = _overrides(order)
     named = None
@@ -111,7 +108,7 @@ def planned(order: Order, trust: bool = False) -> Plan:
     # A run's own questions are on storage, and what they were made of may be gone.
     questions = "" if order.recipe or order.judge else RunLayout(subject.run).data.folder
     start = preflight(config, "evaluate a server" if subject.server else "evaluate", name, EVALUATIONS, questions)
-    return Plan(name=name, start=start, subject=subject)
+    return EvaluationPlan(name=name, start=start, subject=subject)
 
 
 def check_root(root: str, config: RunConfig) -> None:
@@ -123,7 +120,7 @@ def check_root(root: str, config: RunConfig) -> None:
         )
 
 
-def done(plan: Plan) -> EvaluationSummary | None:
+def done(plan: EvaluationPlan) -> EvaluationSummary | None:
     """The summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
     storage, layout = Storage(plan.config.storage), EvaluationLayout(plan.name)
     summary = read(storage, plan.name) if storage.exists(layout.told) else None
@@ -132,7 +129,7 @@ def done(plan: Plan) -> EvaluationSummary | None:
     return summary
 
 
-def _overrides(order: Order) -> list[str]:
+def _overrides(order: EvaluationRequest) -> list[str]:
     """Those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
     values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
     given = [*as_overrides(order.settings), *order.overrides]
@@ -145,7 +142,7 @@ def _overrides(order: Order) -> list[str]:
     return ["reward.judge.key=null", *given, *set_, *_judge(order)]
 
 
-def _judge(order: Order) -> list[str]:
+def _judge(order: EvaluationRequest) -> list[str]:
     """The overrides that name the judge of the order."""
     server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env), flags=JUDGE_FLAGS)
     name = asyncio.run(_model(server, None))
@@ -154,7 +151,7 @@ def _judge(order: Order) -> list[str]:
     return [f"reward.judge.{key}={json.dumps(value)}" for key, value in values.items()]
 
 
-def _no_settings(order: Order) -> str:
+def _no_settings(order: EvaluationRequest) -> str:
     if not order.model or order.endpoint or "/" in order.model:
         return "no recipe is given; it says on which environments and with which settings the model is evaluated"
     run = order.model.partition("@")[0]
@@ -187,7 +184,7 @@ def _judged(environments: Environments) -> Environments:
     return judged
 
 
-def _at_server(order: Order, config: RunConfig) -> Subject:
+def _at_server(order: EvaluationRequest, config: RunConfig) -> Subject:
     endpoint = Endpoint(order.endpoint, order.model or None, _key(order.api_key_env))
     model = asyncio.run(_model(endpoint, config.agent.context_tokens))
     chat = checked(ChatSettings, endpoint=chat_url(endpoint), model=model, seeded=config.engine.seeded_sampling)

@@ -1,4 +1,4 @@
-"""A desk without Ray, and rounds that one runner plays in this process."""
+"""A queue without Ray, and rounds that one runner plays in this process."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -9,9 +9,9 @@ import pyarrow as pa
 from nbrl.infra.arrow_files import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import in_order
-from nbrl.tasks.rollout.desk import Desk
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.rollout.runner import Runner
+from nbrl.tasks.rollout.work_queue import WorkQueue
 
 ENGINES = [EngineAddress("double://")]
 
@@ -30,24 +30,28 @@ class Call:
         return asyncio.ensure_future(self._method(*arguments))
 
 
-class LocalDesk:
+class LocalQueue:
     def __init__(self) -> None:
-        self.desk = Desk()
-        self.born, self.take, self.finish = Call(self.desk.born), Call(self.desk.take), Call(self.desk.finish)
-        self.begin = Call(self.desk.begin)
+        self.queue = WorkQueue()
+        self.register_runner, self.take, self.finish = (
+            Call(self.queue.register_runner),
+            Call(self.queue.take),
+            Call(self.queue.finish),
+        )
+        self.begin = Call(self.queue.begin)
 
 
 async def index_by(
-    runner: Runner, desk: LocalDesk, rows: Sequence[dict[str, Any]], plan: RoundPlan, engines: Sequence[EngineAddress] = ENGINES
+    runner: Runner, queue: LocalQueue, rows: Sequence[dict[str, Any]], plan: RoundPlan, engines: Sequence[EngineAddress] = ENGINES
 ) -> pa.Table:
     """The index of a round that a runner plays alone."""
-    await desk.desk.open("round", rows, engines, False)
+    await queue.queue.open("round", rows, engines, False)
     await runner.run("round", plan)
-    return in_order(await desk.desk.index("round", 0), [row["id"] for row in rows])
+    return in_order(await queue.queue.index("round", 0), [row["id"] for row in rows])
 
 
 async def played_by(
-    storage: Storage, runner: Runner, desk: LocalDesk, rows: Sequence[dict[str, Any]], plan: RoundPlan
+    storage: Storage, runner: Runner, queue: LocalQueue, rows: Sequence[dict[str, Any]], plan: RoundPlan
 ) -> pa.Table:
     """The trajectories of such a round."""
-    return joined(await index_by(runner, desk, rows, plan), storage.read_table)
+    return joined(await index_by(runner, queue, rows, plan), storage.read_table)

@@ -14,7 +14,7 @@ ROUNDING = 1e-6  # 0.3 / 0.1 is a little less than 3
 Machine = Mapping[str, float]  # what it offers, by name
 
 
-class Part(NamedTuple):
+class Demand(NamedTuple):
     """`number` actors of a run that take the same, of which `apart` belong together and need a machine each."""
 
     setting: str
@@ -37,23 +37,23 @@ def of_engine(engine: EngineSettings, machines: int) -> Machine:
     return {**gpus, **engine.resources}
 
 
-def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Part]:
+def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Demand]:
     """A single machine's GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
     pools = max(1, config.pipeline.lag) if ranks else 1  # batches of a training that are sampled at once
-    parts = [Part("rollout.resources", pools * config.rollout.runners, config.rollout.resources)]
+    parts = [Demand("rollout.resources", pools * config.rollout.runners, config.rollout.resources)]
     if engines:
         taken = of_engine(engine, len(machines))
-        parts.append(Part("engine", engine.count * engine.machines, taken, engine.machines))
+        parts.append(Demand("engine", engine.count * engine.machines, taken, engine.machines))
     if ranks:
         with suppress(UpdateError):
             of_rank = {"GPU": 1} if own_gpus and on_cuda(update, gpus, grows=True) else {}
-            parts.append(Part("update", update.workers, {**of_rank, **update.resources}))
+            parts.append(Demand("update", update.workers, {**of_rank, **update.resources}))
     return [part for part in parts if part.wanted]
 
 
-def _lacking(parts: Sequence[Part], machines: Sequence[Machine]) -> Iterator[str]:
+def _lacking(parts: Sequence[Demand], machines: Sequence[Machine]) -> Iterator[str]:
     said = False
     for part in parts:
         places = [_places(machine, part.wanted) for machine in machines]
