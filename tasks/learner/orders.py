@@ -58,7 +58,7 @@ class UpdateOrder(ClosedModel):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     proof_token_ids: list[int] | None = Field(None, min_length=2)
     state: Literal["awaited", "later", "none"] = "awaited"
-    repeats: list["UpdateOrder"] = []
+    repeats: list["UpdateOrder"] = Field([])
 
     @property
     def base(self) -> str | None:
