@@ -30,7 +30,8 @@ _CLOSES = re.compile(r"([*_]{1,3})\.?$")
 
 
 def read_answer(text: str) -> str | None:
-    """What stands after the last `Answer:` with at most three words before it, in the last `\\boxed{…}`, or else all of the text.
+    """Return what stands after the last `Answer:` with at most three words before it, in the last `\boxed{…}`, or else all of the
+    text.
 
     A box in that line, and emphasis or marks of mathematics around the answer, are taken away. What stands before the end of
     thinking does not count. None if nothing is left.
@@ -48,7 +49,7 @@ def read_answer(text: str) -> str | None:
 
 
 def _within(line: re.Match[str]) -> str:
-    """What a line tells, without the end of an emphasis that began before the word `answer`."""
+    """Return what a line tells, without the end of an emphasis that began before the word `answer`."""
     told, marks = (line["told"] or line["below"]).strip(), set("*_") & (set(line["mark"] or "") - set(line["ended"] or ""))
     if marks and (begins := _OPENS.match(told)) and begins[1][0] in marks:
         return told[begins.end() :]
@@ -57,7 +58,7 @@ def _within(line: re.Match[str]) -> str:
 
 
 def _boxed(text: str) -> str | None:
-    """What the last box holds, whatever braces are in it; of boxes in one another the outermost."""
+    """Return what the last box holds, whatever braces are in it; of boxes in one another the outermost."""
     opened: list[tuple[bool, int]] = []
     found: tuple[int, int] | None = None
     for mark in _BRACES.finditer(text):
@@ -70,7 +71,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _bare(answer: str) -> str:
-    """The answer without what sets it apart from other text."""
+    """Return the answer without what sets it apart from other text."""
     bare = answer.strip()
     if not bare.strip("*_. "):
         return ""

@@ -47,7 +47,7 @@ class Task:
         started_at: float = 0.0,
         seconds: float = 0.0,
     ) -> Trajectory:
-        """The trajectory of this task; without nodes and steps, of one that never began."""
+        """Return the trajectory of this task; without nodes and steps, of one that never began."""
         return Trajectory(
             id=self.id,
             group=self.group,
@@ -108,7 +108,7 @@ class Episode:
         return self.trajectory(status, failure)
 
     def trajectory(self, status: Status, failure: str = "") -> Trajectory:
-        """The trajectory so far, also after the run was cancelled."""
+        """Return the trajectory so far, also after the run was cancelled."""
         seconds = time.monotonic() - self._clock
         return self._task.ended(status, failure, self._state.answer, self._context.nodes, self._steps, self._started_at, seconds)
 
@@ -142,7 +142,7 @@ class Episode:
         return None
 
     async def _summarise(self, ask: Ask, deadline: float) -> Status | None:
-        """A step in which the policy sums up what leaves its context. It counts as a step, but not against `max_steps`."""
+        """Return a step in which the policy sums up what leaves its context. It counts as a step, but not against `max_steps`."""
         index, clock = len(self._steps), time.monotonic()
         generation = await self._sample(ask, index, deadline)
         if generation is None:

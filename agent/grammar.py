@@ -52,7 +52,7 @@ class Grammar:
         return f"{think}, then write one cell {code}"
 
     def write(self, think: str, code: str) -> str:
-        """An action in this grammar; `parse` gives back what it was made of, unless that holds tags or fences.
+        """Return an action in this grammar; `parse` gives back what it was made of, unless that holds tags or fences.
 
         What is blank around thinking and cell is taken away, but for the indentation of the cell's first line.
         """
@@ -75,7 +75,7 @@ class Grammar:
         return self._action(match[1], match[2]) if match else self._shape()
 
     def parse_summary(self, text: str) -> tuple[str, str]:
-        """The thinking and the plain text after it, which is empty if the thinking did not end."""
+        """Return the thinking and the plain text after it, which is empty if the thinking did not end."""
         opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
         if closed not in text:
             return (text, "") if opened in text else ("", text)
@@ -121,14 +121,14 @@ class Grammar:
 
 
 def _cell(code: str) -> str:
-    """The cell without blank lines around it. Its first line stays indented, for IPython takes a common indentation away."""
+    """Return the cell without blank lines around it. Its first line stays indented, for IPython takes a common indentation away."""
     body = code.strip()
     before = code[: code.index(body)]
     return before[len(before.rstrip(" \t")) :] + body
 
 
 def _misused(text: str, tag: str) -> str | None:
-    """The reason if a tag does not occur exactly once."""
+    """Return the reason if a tag does not occur exactly once."""
     opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
     if opened == 0:
         return f"there is no <{tag}> block"
@@ -140,7 +140,7 @@ def _misused(text: str, tag: str) -> str | None:
 
 
 def _misused_fence(text: str) -> str | None:
-    """Why there is not exactly one block: a line that opens it and, later, a line that closes it."""
+    """Return why there is not exactly one block: a line that opens it and, later, a line that closes it."""
     lines = [line.rstrip() for line in text.split("\n") if line.startswith("```")]
     if not lines or FENCE not in lines:
         return f"there is no line {FENCE} that opens a block"

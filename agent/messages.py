@@ -80,19 +80,19 @@ def cut_middle(text: str, limit: int) -> str:
 
 
 def cut_end(text: str, chars: int) -> str:
-    """The first `chars` characters, with a mark if there were more."""
+    """Return the first `chars` characters, with a mark if there were more."""
     return text if len(text) <= chars else f"{text[:chars]}\n[cut here: {chars} characters]"
 
 
 def with_files(question: str, names: Iterable[str]) -> str:
-    """The question with the names of the files in the working folder below it, unless it ends with them."""
+    """Return the question with the names of the files in the working folder below it, unless it ends with them."""
     listed = "\n".join(f"- {name}" for name in names)
     named = f"\n\nFiles in the working folder:\n{listed}" if listed else ""
     return question if question.endswith(named) else question + named
 
 
 def observe(cell: CellResult) -> str:
-    """What the policy reads of a cell."""
+    """Return what the policy reads of a cell."""
     text = "".join(_seen(output) for output in cell.outputs).rstrip("\n")
     text = storable(text)
     notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
@@ -100,6 +100,6 @@ def observe(cell: CellResult) -> str:
 
 
 def _seen(output: Output) -> str:
-    """An output's text with a final line end. An image is shown as its size; policies that can see also get the image."""
+    """Return an output's text with a final line end. An image is shown as its size; policies that can see also get the image."""
     text = output.text if output.text.endswith("\n") else output.text + "\n"
     return f"{text}[image {output.size[0]}x{output.size[1]}]\n" if output.image else text

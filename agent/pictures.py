@@ -8,7 +8,7 @@ _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers of segments without a l
 
 
 def picture_kind(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG, GIF or WebP file; None for anything else."""
+    """Return the media type of a PNG, JPEG, GIF or WebP file; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _KINDS.items() if data.startswith(magic)), None)
@@ -31,7 +31,7 @@ def picture_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
-    """The size in the first frame's segment; zeros if there is none before the pixels."""
+    """Return the size in the first frame's segment; zeros if there is none before the pixels."""
     at = 2
     for _ in range(_SEGMENTS):
         if _big(data, at, 1) != 0xFF:
@@ -71,5 +71,5 @@ def _little(data: bytes, at: int, size: int) -> int:
 
 
 def _bytes(data: bytes, at: int, size: int) -> bytes:
-    """What stands there; nothing where the file ends before."""
+    """Return what stands there; nothing where the file ends before."""
     return data[at : at + size] if at + size <= len(data) else b""

@@ -98,7 +98,7 @@ class AgentSettings(BaseModel):
                 raise ValueError(f"{name} does nothing with trim {self.trim}; leave it out or choose another trim")
 
     def render_system_prompt(self, tools: str, instruction: str = "") -> SystemPrompt:
-        """The system prompt with what is said of the tools, and below it the instruction of an environment."""
+        """Return the system prompt with what is said of the tools, and below it the instruction of an environment."""
         names = {"form": self.grammar.form, "tools": tools}
         if self.thinking == "tag":
             names["think"] = self.think_tag

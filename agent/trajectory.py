@@ -122,7 +122,7 @@ class Trajectory(_Record):
     files: list[ProducedFile] = Field(default_factory=list)
 
     def sampled(self) -> list[Node]:
-        """The sampled action of every step, in order."""
+        """Return the sampled action of every step, in order."""
         return [node for node in self.nodes if node.kind == "sampled"]
 
     def path(self, index: int) -> list[int]:

@@ -30,7 +30,7 @@ ONE = '{"engine":1,"sandbox":4,"rank":2}'
 
 
 def trained(machines: Machines, run: str, via: str, victim: str | None) -> list[dict[str, float]]:
-    """The metrics of each iteration; a `victim` is switched off once the second rollout has stored something."""
+    """Return the metrics of each iteration; a `victim` is switched off once the second rollout has stored something."""
     begun = machines.begin("a", *command(machines, run, **WORK, **{"publish.via": via}), log=run, **machines.variables)
     if victim is not None:
         until_stored(machines, f"{run}/iterations/000001/**/trajectories/**/*.parquet")

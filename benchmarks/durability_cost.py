@@ -102,7 +102,7 @@ def begun(made: Made, root: str) -> None:
 
 
 def finished_together(trajectories: list[Trajectory]) -> list[list[Trajectory]]:
-    """The trajectories in the chunks in which a runner writes them: those of every EVERY_S after the first that waits."""
+    """Return the trajectories in the chunks in which a runner writes them: those of every EVERY_S after the first that waits."""
     together: list[list[Trajectory]] = []
     until = 0.0
     for each in sorted(trajectories, key=lambda one: one.started_at + one.seconds):
@@ -164,7 +164,7 @@ class Delivery:
 
 
 async def without_prefect(self: Any, services: Services, /, *arguments: Any) -> Any:
-    """What a node does when it is called, but for Prefect."""
+    """Return what a node does when it is called, but for Prefect."""
     begun_at = time.monotonic()
     result = await self._task.fn(services, *arguments)
     if not isinstance(result, Artifact) and self._task.name != "record":
@@ -207,7 +207,7 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
 
 
 async def iterate(services: Services, scope: Scope, start: Position) -> Record:
-    """The iteration without Prefect."""
+    """Return the iteration without Prefect."""
     began = time.monotonic()
     batch = await collect.fn(services, scope, start)
     return await learn.fn(services, scope, batch, Timing(began, seconds_of(batch.trajectories)))

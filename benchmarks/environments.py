@@ -88,7 +88,7 @@ def work(way: str, folder: Path, name: str, asked: int) -> None:
 
 
 def workers(count: int, way: str, folder: Path, name: str, asked: int) -> dict[str, float]:
-    """The medians of processes that work at once."""
+    """Return the medians of processes that work at once."""
     command = [sys.executable, __file__, "--work", way, str(folder), name, "--queries", str(asked)]
     with ExitStack() as stack:
         started = [
@@ -115,7 +115,7 @@ def _storage(folder: Path) -> Storage:
 
 
 def make(folder: Path, name: str, count: int) -> dict[str, float]:
-    """A corpus on storage, and its index."""
+    """Return a corpus on storage, and its index."""
     storage, texts = _storage(folder), pa.array(passages(count), pa.string())
     storage.write_table(name, pa.table({"passage": texts}))
     corpora.IN_MEMORY = 0

@@ -46,7 +46,7 @@ def measured(recipe: str, overrides: list[str]) -> Measured:
 
 
 def trained(recipe: str, flags: list[str]) -> tuple[float, float, list[float]]:
-    """The most memory beyond that before, bytes of the last checkpoint, and seconds of the iterations."""
+    """Return the most memory beyond that before, bytes of the last checkpoint, and seconds of the iterations."""
     run = f"estimates-{recipe}-{int(time.time())}"
     with MemoryPeak() as memory:
         subprocess.run([NBRL, "train", recipe, "--run", run, *flags], cwd=ROOT, check=True)

@@ -14,7 +14,7 @@ def processor() -> str:
 
 
 def hardware() -> str:
-    """The GPU where there is one, which a benchmark then takes, else the processor."""
+    """Return the GPU where there is one, which a benchmark then takes, else the processor."""
     return f"1 {torch.cuda.get_device_name()}" if torch.cuda.is_available() else processor()
 
 

@@ -27,7 +27,7 @@ ANSWER = "333283335000.0\n"
 
 
 def kib(file: str, name: str) -> int:
-    """A figure of a /proc file with lines of `name: N kB`."""
+    """Return a figure of a /proc file with lines of `name: N kB`."""
     lines = Path(file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

@@ -35,7 +35,7 @@ def private_mb(process: int) -> float:
 
 
 async def inspected(pool: KernelPool) -> tuple[str, int, float]:
-    """The Python of a clean kernel, its page faults, and its private memory in MB."""
+    """Return the Python of a clean kernel, its page faults, and its private memory in MB."""
     async with pool.kernel() as kernel:
         major, minor, faults = (await cell(kernel, CELL)).split()
         return f"{major}.{minor}", int(faults), private_mb(pid_of(kernel._process._pidfd))

@@ -55,7 +55,7 @@ class Keeper:
         return sum(kib(f"/proc/{pid}/smaps_rollup", "Pss") for pid in pids) / 1024
 
     async def again(self) -> int:
-        """How many answer with what the first cell left."""
+        """Return how many answer with what the first cell left."""
         return [await cell(kernel, "print(x.size)") for kernel in self._kernels].count("10000\n")
 
     async def stop(self) -> None:

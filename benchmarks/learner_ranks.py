@@ -58,7 +58,7 @@ class Team:
                 line.send(goes_on)
 
     def loss(self) -> float:
-        """The loss of the step that was begun, once it is done."""
+        """Return the loss of the step that was begun, once it is done."""
         losses = [float(line.recv()) for line in self._lines]
         return losses[0]
 

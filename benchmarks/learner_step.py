@@ -112,7 +112,7 @@ class Ours:
         self._passes = Passes(self._settings, ranks, device, self._timer, self.policy, None, None)
 
     def step(self, sequences: list[Sequence]) -> float:
-        """The loss before the step."""
+        """Return the loss before the step."""
         forest = Forest([_example(name, each) for name, each in enumerate(sequences)])
         names = [str(name) for name in range(len(sequences))]
         batch = Batch(forest, names, names, [{0: 1.0}] * len(names), names)

@@ -86,12 +86,12 @@ def by_ability(base: dict[str, float], summary: dict[str, dict[str, float]]) -> 
 
 
 def worst_of(several: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """The highest success before and the lowest after of each environment."""
+    """Return the highest success before and the lowest after of each environment."""
     return {name: [max(each[name][0] for each in several), min(each[name][1] for each in several)] for name in several[0]}
 
 
 def lagging(lag: int, uncorrected: bool) -> list[str]:
-    """The settings of a lag."""
+    """Return the settings of a lag."""
     if not lag:
         return []
     correction = "pipeline.uncorrected=true" if uncorrected else "update.tis.kind=mask_tokens"

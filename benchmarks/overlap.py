@@ -44,7 +44,7 @@ Metrics = list[dict[str, float]]
 
 
 def trained(folder: Path, run: str, settings: Mapping[str, object], waits: Mapping[str, str]) -> Metrics:
-    """The metrics of the iterations in the middle."""
+    """Return the metrics of the iterations in the middle."""
     places = {"home": folder / "home", "storage.root": folder / "root"}
     overrides = [part for key, value in {**SETTINGS, **settings, **places}.items() for part in ("--set", f"{key}={value}")]
     path = os.pathsep.join([str(Path(__file__).with_name("waits")), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -13,7 +13,7 @@ MODEL = "smollm2-135m"
 
 
 def fetched(nbrl: str, root: Path) -> Path:
-    """The folder of the model in float32, which is fetched once."""
+    """Return the folder of the model in float32, which is fetched once."""
     folder = root / "models" / f"{MODEL}-float32"
     if not folder.exists():
         subprocess.run([nbrl, "model", "fetch", MODEL, str(folder), "--dtype", "float32"], cwd=root, check=True)
@@ -29,7 +29,7 @@ def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, floa
 
 
 def warmed(nbrl: str, root: Path, recipe: str, model: Path, seed: int) -> tuple[Path, float]:
-    """The folder of a warm start by these very settings, and the seconds of all commands that it took."""
+    """Return the folder of a warm start by these very settings, and the seconds of all commands that it took."""
     settings = load(WarmstartArguments(recipe=recipe, start=str(model)), [f"seed={seed}"], Storage(StorageSettings()))
     digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:8]
     out = root / "models" / f"learning-{recipe}-{seed}-{digest}"

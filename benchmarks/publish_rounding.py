@@ -79,7 +79,7 @@ def exported(weights: Weights, way: Export, step: int) -> Weights:
 
 
 def arrival(before: Weights, after: Weights, true: Weights) -> dict[str, float]:
-    """The exported change beside the true one."""
+    """Return the exported change beside the true one."""
     inner = length = whole = 0.0
     for name, change in true.items():
         found = (after[name] - before[name]).double().flatten()

@@ -113,7 +113,7 @@ class Trained:
         return self._folder / f"{self.name}-home-{self.homes}"
 
     def command(self) -> list[str]:
-        """The command that begins the run, or continues it from its storage."""
+        """Return the command that begins the run, or continues it from its storage."""
         home = f"home={self.home}"
         if (self.objects.folder / "run.json").exists():
             return [NBRL, "resume", self.name, "--root", self.place.root, "--set", home]
@@ -154,7 +154,7 @@ class Trained:
         return done
 
     def came_to(self) -> dict[str, Any]:
-        """All that must be the same bit for bit."""
+        """Return all that must be the same bit for bit."""
         storage = self.place.storage
         records = self._records()
         run = known_run(storage, self.name)
@@ -170,12 +170,12 @@ class Trained:
         }
 
     def weights(self) -> list[np.ndarray]:
-        """The final weights, by name."""
+        """Return the final weights, by name."""
         data = self.place.storage.read_bytes(f"{self._records()[-1].checkpoint}/{HF}/model.safetensors")
         return [value for _, value in sorted(load(data).items())]
 
     def asked(self) -> list[str]:
-        """The groups of all prompts that records have, in order; one is repeated for every trajectory that is there twice."""
+        """Return the groups of all prompts that records have, in order; one is repeated for every trajectory that is there twice."""
         storage, groups = self.place.storage, list[str]()
         for each in self._records():
             for round_ in each.rounds:
@@ -185,7 +185,7 @@ class Trained:
         return groups
 
     def contradictions(self) -> list[dict[str, str]]:
-        """What `nbrl audit` finds."""
+        """Return what `nbrl audit` finds."""
         line = [NBRL, "audit", self.name, "--root", self.place.root, "--json", "--set", f"home={self.home}"]
         environment = os.environ | self.place.variables
         done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
@@ -234,7 +234,7 @@ def places(root: str, folder: Path, seed: int) -> Iterator[tuple[Place, Place, F
 
 
 def measure(kills: int, root: str, seed: int, folder: Path, lag: int = 0, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """The benchmark, with everything that it makes below `folder`; `settings` are further ones of both runs."""
+    """Return the benchmark, with everything that it makes below `folder`; `settings` are further ones of both runs."""
     with places(root, folder, seed) as (good, bad, faults):
         undisturbed, run = Trained("undisturbed", good, folder, lag, settings), Trained("killed", bad, folder, lag, settings)
         tell(undisturbed, undisturbed.attempt())
@@ -277,7 +277,7 @@ def measure(kills: int, root: str, seed: int, folder: Path, lag: int = 0, settin
 
 
 def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
-    """The norm of the difference of two policies over that of the difference between the second and the initial one."""
+    """Return the norm of the difference of two policies over that of the difference between the second and the initial one."""
     first = [value for _, value in sorted(load_file(f"{load_recipe('tiny-cpu').policy.path}/model.safetensors").items())]
     return float(norm(one, other) / norm(other, first))
 

@@ -115,7 +115,7 @@ def cpu_s(server: psutil.Process) -> float:
 
 
 def listening(url: str) -> psutil.Process:
-    """The process of this machine that serves at a URL."""
+    """Return the process of this machine that serves at a URL."""
     port = urlsplit(url).port
     (process,) = {each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port}
     return psutil.Process(process)

@@ -209,7 +209,7 @@ def check(table: pa.Table, index: pa.Table, episodes: int) -> None:
 
 
 def at_once(index: pa.Table) -> int:
-    """The most episodes that were under way together."""
+    """Return the most episodes that were under way together."""
     pairs = zip(index["started_at"].to_pylist(), index["seconds"].to_pylist(), strict=True)
     changes = sorted(change for start, seconds in pairs for change in ((start, 1), (start + seconds, -1)))
     now = most = 0

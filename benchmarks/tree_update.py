@@ -109,7 +109,7 @@ def tree_loss(lm: PreTrainedModel, examples: list[Example], budget: int) -> int:
 
 
 def sequence_loss(lm: PreTrainedModel, examples: list[Example], rows: int) -> int:
-    """The same, from `rows` sequences at a time, each padded to the longest of the group; alone they need no padding."""
+    """Return the same, from `rows` sequences at a time, each padded to the longest of the group; alone they need no padding."""
     wanted = sequences(examples)
     longest = max(len(ids) for ids, _, _ in wanted)
     count, total = wanted[0][1], sum(sampled for _, sampled, _ in wanted)

@@ -28,7 +28,7 @@ class Objects:
         return len(self._places)
 
     def grown(self) -> bool:
-        """Whether there is an object that was not there at any earlier look."""
+        """Return whether there is an object that was not there at any earlier look."""
         new = {key for key, _ in self._files()} - self._seen
         self._seen |= new
         self._places |= {_place(key) for key in new}
@@ -57,7 +57,7 @@ class Objects:
 
 
 def _is_unfinished(name: str) -> bool:
-    """Whether a file or folder is being written, by nbrl or by the server."""
+    """Return whether a file or folder is being written, by nbrl or by the server."""
     return name.startswith(".") or name.endswith(".partial")
 
 

@@ -70,7 +70,7 @@ async def clean(order: CleanOrder) -> list[str]:
 
 
 async def _clean(storage: Storage, run: Run, dry_run: bool, progress: ProgressDisplay) -> list[str]:
-    """The keys and checkpoints of a run that were deleted, or would be."""
+    """Return the keys and checkpoints of a run that were deleted, or would be."""
     config = await asyncio.to_thread(resumed_config, storage, run.name, ())
 
     def to_go() -> tuple[list[Record], dict[int, float], list[str]]:

@@ -44,7 +44,7 @@ class DeployOptions(ClosedModel):
 
 
 def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
-    """The deployments of a options. Raises ConfigError for what could not run, and for options that would do nothing."""
+    """Return the deployments of a options. Raises ConfigError for what could not run, and for options that would do nothing."""
     _check_webhook(options.webhook)
     if options.kind == "prepare":
         return [_prepare(options)]

@@ -121,7 +121,7 @@ def check_root(root: str, config: RunConfig) -> None:
 
 
 def done(plan: EvaluationPlan) -> EvaluationSummary | None:
-    """The summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
+    """Return the summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
     storage, layout = Storage(plan.config.storage), EvaluationLayout(plan.name)
     summary = read(storage, plan.name) if storage.exists(layout.told) else None
     if summary is None or summary.subject.digest != plan.subject.digest or not was_delivered(storage, plan.config, plan.name):
@@ -130,7 +130,7 @@ def done(plan: EvaluationPlan) -> EvaluationSummary | None:
 
 
 def _overrides(order: EvaluationRequest) -> list[str]:
-    """Those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
+    """Return those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
     values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
     given = [*as_overrides(order.settings), *order.overrides]
     set_ = [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]
@@ -143,7 +143,7 @@ def _overrides(order: EvaluationRequest) -> list[str]:
 
 
 def _judge(order: EvaluationRequest) -> list[str]:
-    """The overrides that name the judge of the order."""
+    """Return the overrides that name the judge of the order."""
     server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env), flags=JUDGE_FLAGS)
     name = asyncio.run(_model(server, None))
     judge = checked(JudgeSettings, base_url=chat_url(server), name=name, key=order.judge_key_env or None)
@@ -174,7 +174,7 @@ def _check_model(model: str, storage: Storage) -> None:
 
 
 def _judged(environments: Environments) -> Environments:
-    """The environments, with a judge for the answers that else would be compared by words."""
+    """Return the environments, with a judge for the answers that else would be compared by words."""
     judged: Environments = {}
     for name, each in environments.items():
         graded = (isinstance(each, FilesEnvironment) and each.rule == "qa") or (
@@ -208,7 +208,7 @@ def _key(variable: str) -> str | None:
 
 
 def _name(subject: Subject, config: RunConfig) -> str:
-    """The same for the same model and settings, so that the same command goes on with what it began."""
+    """Return the same for the same model and settings, so that the same command goes on with what it began."""
     decided = hashlib.sha256(f"{subject.digest} {digest(config)}".encode()).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9]+", "-", subject.run or os.path.basename(subject.name.partition(" at ")[0].rstrip("/"))).strip(
         "-"

@@ -43,7 +43,7 @@ async def measure(start: Prepared) -> Measured:
 
 
 def _aside(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
-    """The same training in another folder of the storage, with metrics that nobody will look at."""
+    """Return the same training in another folder of the storage, with metrics that nobody will look at."""
     storage = measured.inside(config.storage, folder)
     tracking = TrackingSettings(uri=f"sqlite:///{scratch}/mlflow.db", artifacts=str(scratch / "artifacts"))
     return config.model_copy(update={"iterations": 1, "storage": storage, "tracking": tracking})

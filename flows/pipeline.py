@@ -128,7 +128,7 @@ class Pipeline:
         await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
 
     async def iterate(self, records: list[Record]) -> Record:
-        """The iteration after `records`: collect its batch, where that has not begun, and learn from it.
+        """Return the iteration after `records`: collect its batch, where that has not begun, and learn from it.
 
         Engines that have one set of weights get new ones when nothing is in flight.
         """

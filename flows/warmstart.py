@@ -52,7 +52,7 @@ async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: S
 async def _model(
     stack: AsyncExitStack, settings: WarmstartSettings, training: RunConfig, storage: Storage, work: WorkFolder, home: str
 ) -> Path:
-    """The folder of the model to start from."""
+    """Return the folder of the model to start from."""
     if settings.fresh is None:
         assert settings.start is not None
         return stack.enter_context(start_folder(settings.start, storage, Path(home)))

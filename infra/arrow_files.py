@@ -34,7 +34,7 @@ class UnfitTableError(ValueError):
 
 
 def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None) -> pa.Table:
-    """The table, or some of its columns, where no name is there twice. Raises UnfitTableError, and what pyarrow raises."""
+    """Return the table, or some of its columns, where no name is there twice. Raises UnfitTableError, and what pyarrow raises."""
     if isinstance(source, Path) and source.stat().st_size > LARGEST:
         raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
     with pq.ParquetFile(source) as file:
@@ -60,7 +60,7 @@ def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None)
 
 
 def read_ipc(path: Path) -> pa.Table:
-    """The table of a stream, as datasets writes it, or of a file of Feather. Raises as `read_parquet`."""
+    """Return the table of a stream, as datasets writes it, or of a file of Feather. Raises as `read_parquet`."""
     if path.stat().st_size > LARGEST:
         raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
     with pa.memory_map(str(path)) as source:
@@ -104,7 +104,9 @@ def parts_of(index: "pa.Table") -> dict[str, str]:
 
 
 def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Table":
-    """The rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no columns."""
+    """Return the rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no
+    columns.
+    """
     import pyarrow as pa
 
     if lacking := {PART, DIGEST, ROW} - set(index.column_names):

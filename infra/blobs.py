@@ -49,7 +49,7 @@ class LocalBlobs:
         return self.root / key
 
     def inside(self, key: str) -> Path:
-        """The path, on which there is no link. Raises NotRegularError."""
+        """Return the path, on which there is no link. Raises NotRegularError."""
         path = self.path(key)
         check_no_link(path, self.root)
         return path

@@ -34,11 +34,11 @@ class CloudBlobs(ABC):
 
     @abstractmethod
     def _connect(self) -> Any:
-        """The fsspec file system. It caches no listing: others write to the same root."""
+        """Return the fsspec file system. It caches no listing: others write to the same root."""
 
     @abstractmethod
     def _passes(self, error: Exception) -> bool:
-        """Whether the request may succeed when it is tried again."""
+        """Return whether the request may succeed when it is tried again."""
 
     @abstractmethod
     def _find(self, name: str) -> None:

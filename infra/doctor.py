@@ -64,7 +64,7 @@ def _own() -> Path:
 
 
 def _cuda(folder: Path) -> str | None:
-    """The version of CUDA that torch in an environment was built for; empty where there is no torch, None for a CPU build."""
+    """Return the version of CUDA that torch in an environment was built for; empty where there is no torch, None for a CPU build."""
     files = [*folder.glob("torch/version.py"), *folder.glob("lib/python3*/site-packages/torch/version.py")]
     if not files:
         return ""
@@ -159,7 +159,7 @@ def _ray() -> str:
 
 
 def shared_memory_mb() -> int:
-    """What is free of it on this machine."""
+    """Return what is free of it on this machine."""
     return shutil.disk_usage("/dev/shm").free >> 20
 
 

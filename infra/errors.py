@@ -44,5 +44,5 @@ class ServerError(InfraError):
 
 
 def shortened(error: Exception) -> str:
-    """A library's own message, or one that quotes it: the first SHOWN characters, in one line."""
+    """Return a library's own message, or one that quotes it: the first SHOWN characters, in one line."""
     return " ".join(str(error).split())[:SHOWN]

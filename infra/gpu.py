@@ -40,7 +40,7 @@ def memory_of_gpus() -> list[int]:
 
 @cache
 def nvidia_smi(*options: str) -> str:
-    """What it prints; nothing where it is not there."""
+    """Return what it prints; nothing where it is not there."""
     try:
         return subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -88,11 +88,11 @@ class MemoryPeak:
 
 @cache
 def computes_in_bfloat16() -> bool:
-    """Whether it has instructions for bfloat16: without them such products take several times as long as in float32."""
+    """Return whether it has instructions for bfloat16: without them such products take several times as long as in float32."""
     return has_bfloat16(CPUINFO.read_text(errors="replace")) if CPUINFO.exists() else False
 
 
 def has_bfloat16(cpuinfo: str) -> bool:
-    """The same, of the text of /proc/cpuinfo."""
+    """Return the same, of the text of /proc/cpuinfo."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     return flags is not None and not IN_BFLOAT16.isdisjoint(flags[1].split())

@@ -65,7 +65,7 @@ def read_manifest(data: bytes, where: str) -> dict[str, str]:
 
 
 def _is_entry(name: str, digest: object) -> bool:
-    """Whether an entry of a manifest, which may be a stranger's, names a file below its folder."""
+    """Return whether an entry of a manifest, which may be a stranger's, names a file below its folder."""
     path = PurePosixPath(name)
     below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
     return isinstance(digest, str) and below and name == str(path)

@@ -71,7 +71,7 @@ class NodeCache:
         self._seen: set[Path] = set()
 
     def lease(self, storage: Storage, key: str, part: str = "") -> CopyLease:
-        """The folder `key` of a storage, or only its subfolder `part`, as a folder of this machine.
+        """Return the folder `key` of a storage, or only its subfolder `part`, as a folder of this machine.
 
         Where the storage is a folder itself, that is the place. Raises MissingError and DamagedError too.
         """
@@ -135,7 +135,7 @@ class NodeCache:
         return self._root / f"{digest}-{part or WHOLE}"
 
     def _whole(self, place: Path, digest: str, part: str) -> bool:
-        """Whether the copy is there, and what its manifest says."""
+        """Return whether the copy is there, and what its manifest says."""
         if place not in self._seen and place.exists():
             try:
                 if _identity_in(place, part) != digest:
@@ -182,7 +182,7 @@ class NodeCache:
             yield
 
     def _locked(self, place: Path, how: int) -> IO[str]:
-        """The lock of a copy, as an open file that holds it. Raises BlockingIOError where it was not to be waited for."""
+        """Return the lock of a copy, as an open file that holds it. Raises BlockingIOError where it was not to be waited for."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             lock = place.with_name(f"{place.name}{LOCK}").open("w")
@@ -204,7 +204,7 @@ class NodeCache:
 
 
 def _identity(manifest: bytes, where: str, part: str) -> str:
-    """What names a copy of a folder with this manifest. Other parts may come and go: states do."""
+    """Return what names a copy of a folder with this manifest. Other parts may come and go: states do."""
     return part_digest(read_manifest(manifest, where), f"{part}/") if part else sha256(manifest)
 
 
@@ -213,7 +213,7 @@ def _identity_in(folder: Path, part: str) -> str:
 
 
 def _named(lock: IO[str]) -> bool:
-    """Whether the lock's file still has its name: who deletes a copy deletes its lock."""
+    """Return whether the lock's file still has its name: who deletes a copy deletes its lock."""
     try:
         return os.fstat(lock.fileno()).st_ino == os.stat(lock.name).st_ino
     except FileNotFoundError:
@@ -228,7 +228,7 @@ class PlacedFolder:
     storage: Storage | None = None
 
     def lease(self, cache: NodeCache, part: str = "") -> CopyLease:
-        """The folder on this machine, or of it only the subfolder `part`. Raises StorageError if it cannot be had."""
+        """Return the folder on this machine, or of it only the subfolder `part`. Raises StorageError if it cannot be had."""
         return CopyLease(Path(self.place)) if self.storage is None else cache.lease(self.storage, self.place, part)
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ SEAL = "sha256"
 
 
 def json_value(data: str | bytes) -> Any:
-    """The value of JSON. Raises ValueError."""
+    """Return the value of JSON. Raises ValueError."""
     try:
         return json.loads(data)
     except RecursionError:
@@ -30,7 +30,7 @@ def json_value(data: str | bytes) -> Any:
 
 
 def yaml_value(text: str | bytes) -> Any:
-    """The value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line of words."""
+    """Return the value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line of words."""
     if len(text) > YAML_BYTES:
         raise ValueError(f"it is longer than {YAML_BYTES >> 20} MB")
     try:
@@ -48,7 +48,7 @@ def yaml_value(text: str | bytes) -> Any:
 
 
 def as_settings(value: Any) -> Any:
-    """The value, if files, programs and servers can take what is in it. Raises ValueError."""
+    """Return the value, if files, programs and servers can take what is in it. Raises ValueError."""
     left = [(value, 0)]
     while left:
         each, depth = left.pop()
@@ -103,12 +103,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def seal(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON, with the key `sha256` over all others."""
+    """Return the fields as JSON, with the key `sha256` over all others."""
     return json.dumps({**fields, SEAL: _digest(fields)}, indent=1).encode()
 
 
 def unseal(data: bytes, where: str) -> dict[str, Any]:
-    """The fields. Raises DamagedError where they are not what was sealed; an object without a seal is taken as it is."""
+    """Return the fields. Raises DamagedError where they are not what was sealed; an object without a seal is taken as it is."""
     try:
         fields = json_value(data)
     except ValueError as error:

@@ -30,7 +30,9 @@ TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with `~` and `~user` replaced. Raises StorageError if there is no such user, or the path is too long to be one."""
+    """Return the path with `~` and `~user` replaced. Raises StorageError if there is no such user, or the path is too long to be
+    one.
+    """
     if len(os.fsencode(path)) > PATH_BYTES or any(len(os.fsencode(part)) > NAME_BYTES for part in Path(path).parts):
         raise StorageError(
             f"{str(path)[:60]!r} and so on is too long for a path; give one with names of at most {NAME_BYTES} bytes"
@@ -74,7 +76,7 @@ class NotRegularError(OSError):
 
 
 def opened(path: Path, follow: bool = True) -> BufferedReader:
-    """The file, to read. Raises NotRegularError where it is none, and OSError for a link that is not to be followed."""
+    """Return the file, to read. Raises NotRegularError where it is none, and OSError for a link that is not to be followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -83,7 +85,7 @@ def opened(path: Path, follow: bool = True) -> BufferedReader:
 
 
 def content(path: Path, most: int = TEXT_BYTES) -> bytes:
-    """What is in a file, as one of JSON or of settings. Raises NotRegularError where it is no file, or has more bytes."""
+    """Return what is in a file, as one of JSON or of settings. Raises NotRegularError where it is no file, or has more bytes."""
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise NotRegularError(f"{path} has more than {most >> 20} MB, which no file of its kind has")

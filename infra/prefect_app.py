@@ -22,7 +22,7 @@ def create() -> Application:
 
 
 def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S) -> Application:
-    """The application, which is given a request again after each of the waits while it answers with status 503.
+    """Return the application, which is given a request again after each of the waits while it answers with status 503.
 
     SQLite refuses at once a transaction that read before another one wrote. Prefect's server undoes it and answers 503, and its
     clients repeat such a request after 2, 4, 8 seconds and so on; flows that run at the same time often meet so.
@@ -44,7 +44,7 @@ def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S)
 
 
 async def _answered(application: Application, scope: Message, receive: Receive, send: Send) -> bool:
-    """Whether the application answered otherwise than with 503, which is not sent."""
+    """Return whether the application answered otherwise than with 503, which is not sent."""
     refused = False
 
     async def answer(message: Message) -> None:
@@ -63,7 +63,7 @@ async def _answered(application: Application, scope: Message, receive: Receive, 
 
 
 def _replayed(request: Sequence[Message], receive: Receive) -> Receive:
-    """The messages of a request that were received, and what comes after them."""
+    """Return the messages of a request that were received, and what comes after them."""
     left = list(request)
 
     async def received() -> Message:

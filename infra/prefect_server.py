@@ -97,7 +97,7 @@ def ensure(home: Home) -> PrefectServer:
 
 
 def environment(home: Home, url: str) -> dict[str, str]:
-    """The variables that `os.environ` needs before `import prefect`, here and in every worker that runs flows or tasks."""
+    """Return the variables that `os.environ` needs before `import prefect`, here and in every worker that runs flows or tasks."""
     return {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_API_URL": f"{url}/api",

@@ -128,7 +128,7 @@ def start(settings: RaySettings, log_dir: Path) -> None:
 
 
 def _forwarded(settings: RaySettings) -> dict[str, str]:
-    """The variables of workers in a joined cluster. Raises ServerError if one that is named is not set here."""
+    """Return the variables of workers in a joined cluster. Raises ServerError if one that is named is not set here."""
     if missing := [name for name in settings.forward if name not in os.environ]:
         raise ServerError(f"ray.forward names {', '.join(missing)}, which is not set here; set it, or leave it out")
     return ENVIRONMENT | {name: os.environ[name] for name in settings.forward}
@@ -151,14 +151,14 @@ def check() -> None:
 
 
 def offered(resource: str) -> float:
-    """What all machines together have of a resource."""
+    """Return what all machines together have of a resource."""
     import ray
 
     return float(ray.cluster_resources().get(resource, 0))
 
 
 def machines() -> int:
-    """How many of them live."""
+    """Return how many of them live."""
     import ray
 
     return sum(bool(node["Alive"]) for node in ray.nodes())

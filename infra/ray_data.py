@@ -65,7 +65,7 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
 
 
 def here() -> dict[str, str]:
-    """A label selector with which tasks and actors run on the machine of this process.
+    """Return a label selector with which tasks and actors run on the machine of this process.
 
     So no other machine's death takes what only waits or hands on: a task on a machine that falls silent is missed after minutes.
     """
@@ -73,12 +73,12 @@ def here() -> dict[str, str]:
 
 
 def among(machines: Sequence[str]) -> dict[str, str]:
-    """A label selector for machines with these ids."""
+    """Return a label selector for machines with these ids."""
     return {NODE: f"in({','.join(machines)})"}
 
 
 def raised_in_task(error: Exception) -> Exception:
-    """What a task itself raised, without Ray's traces of it and of the tasks that awaited it."""
+    """Return what a task itself raised, without Ray's traces of it and of the tasks that awaited it."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         error = error.cause
     return error
@@ -111,13 +111,13 @@ def for_sandboxes(machines: Sequence[Mapping[str, Any]], wanted: Resources) -> l
 
 
 def offers(machine: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
-    """Whether a machine with these resources in all can hold something that takes `wanted`."""
+    """Return whether a machine with these resources in all can hold something that takes `wanted`."""
     return all(machine.get(name, 0) >= amount for name, amount in wanted.items())
 
 
 def setup(variables: Mapping[str, str]) -> Callable[[], None]:
-    """A function for Ray's `worker_process_setup_hook`. It travels as code: what a runtime environment names as variables stands
-    in Ray's logs, and among these may be keys.
+    """Return a function for Ray's `worker_process_setup_hook`. It travels as code: what a runtime environment names as variables
+    stands in Ray's logs, and among these may be keys.
     """
     given = dict(variables)
 
@@ -140,7 +140,7 @@ def name_interfaces() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface with this address, if this machine has one."""
+    """Return the network interface with this address, if this machine has one."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.family in (socket.AF_INET, socket.AF_INET6) and each.address == address for each in addresses):
             return name

@@ -77,7 +77,7 @@ class S3Blobs(CloudBlobs):
 
 
 def _status(error: Exception) -> int:
-    """The HTTP status of an answer that s3fs made an error of; 0 where there was none."""
+    """Return the HTTP status of an answer that s3fs made an error of; 0 where there was none."""
     from botocore.exceptions import ClientError
 
     cause = error.__cause__
@@ -144,7 +144,7 @@ class AzureBlobs(CloudBlobs):
         return isinstance(error, ServiceRequestError | ServiceResponseError)
 
     def _ask(self, question: Any) -> Any:
-        """The answer to a coroutine function of the container's client."""
+        """Return the answer to a coroutine function of the container's client."""
         from fsspec.asyn import sync
 
         async def asked() -> Any:

@@ -52,7 +52,7 @@ def sha256(data: bytes) -> str:
 
 
 def encode(table: "pa.Table") -> bytes:
-    """The table as Parquet."""
+    """Return the table as Parquet."""
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
@@ -77,7 +77,7 @@ class Storage:
         return isinstance(self._blobs, LocalBlobs)
 
     def read_bytes(self, key: str, digest: str = "") -> bytes:
-        """The object. Raises MissingError, and DamagedError where its SHA-256 is not `digest`, when one is given."""
+        """Return the object. Raises MissingError, and DamagedError where its SHA-256 is not `digest`, when one is given."""
         key = _checked(key)
         with self._named("read", key):
             try:
@@ -120,13 +120,13 @@ class Storage:
         return once
 
     def exists(self, key: str) -> bool:
-        """Whether the object exists. Raises if that cannot be determined, so that nothing is mistaken for absent."""
+        """Return whether the object exists. Raises if that cannot be determined, so that nothing is mistaken for absent."""
         key = _checked(key)
         with self._named("look for", key):
             return self._blobs.exists(key)
 
     def list(self, prefix: str = "") -> list[str]:
-        """Keys of all objects below the folder `prefix`, sorted."""
+        """Return keys of all objects below the folder `prefix`, sorted."""
         prefix = _checked(prefix) if prefix else ""
         with self._named("list", prefix):
             return self._blobs.list(prefix)
@@ -176,7 +176,7 @@ class Storage:
         return self._blobs.uri(_checked(key))
 
     def local_path(self, key: str) -> Path | None:
-        """The object's path on this machine, for callers that must open it in place; None in a cloud."""
+        """Return the object's path on this machine, for callers that must open it in place; None in a cloud."""
         if not isinstance(self._blobs, LocalBlobs):
             return None
         with self._named("open", key):
@@ -190,7 +190,9 @@ class Storage:
         return joined(self.read_index(key, digest), self._parquet) if key.endswith(INDEX) else self._parquet(key, digest)
 
     def read_index(self, key: str, digest: str = "") -> "pa.Table":
-        """The index of a table in parts, without its parts, which lie below the folder of its run; see nbrl.infra.arrow_files."""
+        """Return the index of a table in parts, without its parts, which lie below the folder of its run; see
+        nbrl.infra.arrow_files.
+        """
         index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:-1][:2])
         for part in index[PART].unique().to_pylist() if PART in index.column_names else ():
             if not (isinstance(part, str) and part.startswith(f"{folder}/" if folder else "") and ".." not in part.split("/")):
@@ -212,7 +214,7 @@ class Storage:
             raise DamagedError(f"{self.uri(key)} is damaged: it is no table ({reason}); bring it back from a copy") from error
 
     def read_json(self, key: str) -> dict[str, Any]:
-        """The fields that `write_json` or `create_json` wrote. Raises MissingError and DamagedError."""
+        """Return the fields that `write_json` or `create_json` wrote. Raises MissingError and DamagedError."""
         return unseal(self.read_bytes(key), self.uri(key))
 
     def write_json(self, key: str, fields: dict[str, Any]) -> str:

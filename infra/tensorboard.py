@@ -41,7 +41,7 @@ class EventFiles:
         return list(self._points.get(metric, ()))
 
     def names(self) -> set[str]:
-        """The metrics that are there."""
+        """Return the metrics that are there."""
         return set(self._points)
 
     def start_over(self) -> None:

@@ -154,14 +154,14 @@ class Tracking:
         return run is not None
 
     def _find(self, run_name: str, identity: Mapping[str, str]) -> Any:
-        """The run with this name and these tags, or None."""
+        """Return the run with this name and these tags, or None."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
         named = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in identity.items())]
         return next(iter(self.client.search_runs([self.experiment_id], " and ".join(named), max_results=1)), None)
 
     def id_of(self, run_name: str, identity: Mapping[str, str]) -> str:
-        """The id of the run with this name and these tags; empty if there is none."""
+        """Return the id of the run with this name and these tags; empty if there is none."""
         run = self._find(run_name, identity)
         return "" if run is None else str(run.info.run_id)
 
@@ -178,7 +178,7 @@ class Tracking:
         self._run_id = None
 
     def tag(self, name: str) -> str:
-        """A tag of the run; empty if it has none of that name."""
+        """Return a tag of the run; empty if it has none of that name."""
         return str(self.client.get_run(self.run_id).data.tags.get(name, ""))
 
     def set_tag(self, name: str, value: str) -> None:
@@ -205,12 +205,12 @@ class Tracking:
         self.client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
 
     def tables(self, folder: str | None = None) -> set[str]:
-        """Names of the run's tables in a folder of its artifacts."""
+        """Return names of the run's tables in a folder of its artifacts."""
         files = self.client.list_artifacts(self.run_id, folder)
         return {str(file.path).removesuffix(".json") for file in files if file.path.endswith(".json")}
 
     def column(self, table: str, name: str) -> list[Any]:
-        """A column of the run's table; empty if it has no such table or column."""
+        """Return a column of the run's table; empty if it has no such table or column."""
         if table not in self.tables():
             return []
         rows = self.client.load_table(self.experiment_id, f"{table}.json", [self.run_id])
@@ -238,5 +238,5 @@ class Tracking:
 
 
 def _one_part(name: str) -> str:
-    """A name as one part of a path, whatever it holds."""
+    """Return a name as one part of a path, whatever it holds."""
     return re.sub(r"^\.|[^\w .-]", lambda found: f"%{ord(found[0]):x}", name)[:200]

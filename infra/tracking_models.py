@@ -36,7 +36,7 @@ class Models:
         self._tracking = tracking
 
     def of_run(self) -> dict[int, LoggedModel]:
-        """The run's logged models, by the step at which they were made; those that its page does not show are put there."""
+        """Return the run's logged models, by the step at which they were made; those that its page does not show are put there."""
         found, token = {}, None
         while True:
             page = self._tracking.client.search_logged_models(
@@ -87,7 +87,7 @@ class Models:
         return LoggedModel(model.id, uri, deleted)
 
     def versions(self, registered: str) -> list[Version]:
-        """All versions of a registered model; none if there is no such model."""
+        """Return all versions of a registered model; none if there is no such model."""
         client = self._tracking.client
         models = client.search_registered_models(f"name = '{registered}'", max_results=1)
         if not models:

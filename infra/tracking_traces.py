@@ -62,7 +62,7 @@ class Traces:
         self._tracking = tracking
 
     def there(self, tags: Mapping[str, str]) -> dict[str, Traced]:
-        """The run's traces with these tags, by name."""
+        """Return the run's traces with these tags, by name."""
         conditions = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
         traces = self._tracking.client.search_traces(
             locations=[self._tracking.experiment_id],
@@ -147,7 +147,7 @@ class Datasets:
         self._tracking = tracking
 
     def names(self) -> set[str]:
-        """The names of those that the run has."""
+        """Return the names of those that the run has."""
         run = self._tracking.client.get_run(self._tracking.run_id)
         return {str(each.dataset.name) for each in run.inputs.dataset_inputs} if run.inputs else set()
 

@@ -50,7 +50,7 @@ def _kernel(settings: SandboxSettings) -> Check:
 
 
 async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
-    """The protections that a real kernel lacks if only the mandatory ones are required."""
+    """Return the protections that a real kernel lacks if only the mandatory ones are required."""
     lenient = settings.model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
     if settings.provisioner == "bubblewrap":
         process = await fresh.start_kernel(lenient)
@@ -85,12 +85,12 @@ def _protections(settings: SandboxSettings) -> list[Check]:
 
 
 def boundary() -> list[Check]:
-    """The quick checks of whether there is a boundary at all, without starting a kernel."""
+    """Return the quick checks of whether there is a boundary at all, without starting a kernel."""
     return [_bubblewrap(), _namespaces()]
 
 
 def checks(settings: SandboxSettings) -> list[Check]:
-    """All checks as (name, works, result or how to fix it), in the order in which to fix them."""
+    """Return all checks as (name, works, result or how to fix it), in the order in which to fix them."""
     quick = boundary()
     zygote = _kernel(settings.model_copy(update={"provisioner": "zygote"}))
     fresh_kernel = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))

@@ -193,7 +193,7 @@ class SandboxKernel:
                 _show(message, cell.outputs)
 
     def _expressions(self, reply: KernelMessage, requested: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """The values of the requested expressions; a reply may contain others too."""
+        """Return the values of the requested expressions; a reply may contain others too."""
         answers = reply.content.get("user_expressions")
         if not isinstance(answers, dict):
             return {}
@@ -233,7 +233,7 @@ def _show(message: KernelMessage, outputs: Outputs) -> None:
 
 
 def _exceeds(answer: object, limit: int) -> bool:
-    """Whether the answer takes more than `limit` bytes as JSON, or cannot be encoded. Encoding stops at the limit."""
+    """Return whether the answer takes more than `limit` bytes as JSON, or cannot be encoded. Encoding stops at the limit."""
     try:
         pieces = json.JSONEncoder(check_circular=False).iterencode(answer)
         return any(size > limit for size in itertools.accumulate(map(len, pieces)))
@@ -242,12 +242,12 @@ def _exceeds(answer: object, limit: int) -> bool:
 
 
 def _string(value: object) -> str:
-    """The value if it is a string, else empty: converting anything else, as long as a message, would delay the host."""
+    """Return the value if it is a string, else empty: converting anything else, as long as a message, would delay the host."""
     return value if isinstance(value, str) else ""
 
 
 def _text(data: object) -> str:
-    """The plain text of a mime bundle, or the names of its types if it has none, with a note for a picture that is no PNG."""
+    """Return the plain text of a mime bundle, or the names of its types if it has none, with a note for a picture that is no PNG."""
     if not isinstance(data, dict):
         return ""
     text = data.get("text/plain")
@@ -257,7 +257,7 @@ def _text(data: object) -> str:
 
 
 def _pages(reply: dict[str, Any]) -> list[str]:
-    """The text that `name?` and the like show in a pager, which arrives with the reply and not as an output."""
+    """Return the text that `name?` and the like show in a pager, which arrives with the reply and not as an output."""
     payload = reply.get("payload")
     parts = [part for part in payload if isinstance(part, dict)] if isinstance(payload, list) else []
     return [_text(part.get("data")) for part in parts if part.get("source") == "page"]

@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_beneath(folder: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """A descriptor of `path` below `folder`. No link of any kind is followed, no mount crossed, no FIFO waited for.
+    """Return a descriptor of `path` below `folder`. No link of any kind is followed, no mount crossed, no FIFO waited for.
 
     Raises OSError: ELOOP where a link is on the way, EXDEV where the path leaves the folder or its file system.
     """

@@ -36,7 +36,7 @@ class Share:
         return _Steps(self, work)
 
     def wait(self) -> float:
-        """The seconds until the connection may spend more."""
+        """Return the seconds until the connection may spend more."""
         return max(0.0, self._due - time.monotonic())
 
 

@@ -25,5 +25,5 @@ def _brackets(text: str) -> int:
 
 
 def _without_strings(text: str) -> str:
-    """The text outside of strings, up to the first place where `text` is not JSON."""
+    """Return the text outside of strings, up to the first place where `text` is not JSON."""
     return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])

@@ -74,7 +74,7 @@ class Workspace:
             raise SandboxError(f"{path} could not be put into the workspace: {error.strerror}") from error
 
     def read(self, path: str) -> bytes:
-        """The bytes of the regular file `path`, at most `collect_file_bytes`.
+        """Return the bytes of the regular file `path`, at most `collect_file_bytes`.
 
         Raises ValueError for a path that is not plain and relative, SandboxError if the file does not exist or is too large.
         """
@@ -103,7 +103,7 @@ class Workspace:
             _libc.setfsgid(0)
 
     def collect(self) -> Collected:
-        """The regular files of the workspace, smallest path first, within the limits of the settings."""
+        """Return the regular files of the workspace, smallest path first, within the limits of the settings."""
         with self._as_owner():
             return self._collect()
 
@@ -130,7 +130,7 @@ class Workspace:
 
 
 def _enter(folder: int, name: bytes) -> int:
-    """A descriptor of the folder `name` in `folder`, made when it is not there."""
+    """Return a descriptor of the folder `name` in `folder`, made when it is not there."""
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
     return open_beneath(folder, name, os.O_RDONLY | os.O_DIRECTORY)
@@ -174,7 +174,7 @@ def _walk(top: int) -> Iterator[tuple[bytes, str | None]]:
 
 
 def _entries(top: int, path: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """The first `limit` names of a folder and their modes, sorted; entries that vanish meanwhile are skipped."""
+    """Return the first `limit` names of a folder and their modes, sorted; entries that vanish meanwhile are skipped."""
     folder = open_beneath(top, path, os.O_RDONLY | os.O_DIRECTORY)
     names = []
     try:

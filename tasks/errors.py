@@ -59,18 +59,18 @@ class LearnerUnplacedError(LearnerEndedError):
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
-    """A question with the known name most like `name`; if none is similar, `otherwise` or the list of all names."""
+    """Return a question with the known name most like `name`; if none is similar, `otherwise` or the list of all names."""
     near = difflib.get_close_matches(name, known, 1, cutoff=0.57)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"there are: {', '.join(sorted(known)) or 'none yet'}."
 
 
 def first_fault(error: ValidationError) -> tuple[list[str], str]:
-    """The keys of the first invalid value, and what is wrong with it."""
+    """Return the keys of the first invalid value, and what is wrong with it."""
     fault = error.errors(include_url=False)[0]
     return [str(key) for key in fault["loc"]], fault["msg"].removeprefix("Value error, ")
 
 
 def fault_in_words(error: ValidationError) -> str:
-    """The first fault in one phrase."""
+    """Return the first fault in one phrase."""
     keys, words = first_fault(error)
     return f"{'.'.join(keys)}: {words}" if keys else words

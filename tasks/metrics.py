@@ -23,7 +23,7 @@ Metrics = dict[str, Annotated[Metric, BeforeValidator(_with_reduction)]]  # in J
 
 
 def of(values: Mapping[str, float], reduction: Reduction) -> dict[str, Metric]:
-    """All values as metrics with this reduction."""
+    """Return all values as metrics with this reduction."""
     return {name: Metric(value, reduction) for name, value in values.items()}
 
 

@@ -81,7 +81,7 @@ class Tasks:
     """
 
     def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
-        """The questions of a split, the same at every call."""
+        """Return the questions of a split, the same at every call."""
         raise NotImplementedError
 
     def corpus(self) -> Iterable[str]:
@@ -89,7 +89,7 @@ class Tasks:
         return ()
 
     def score(self, trajectory: Trajectory, reference: Any) -> Score:
-        """What a trajectory is worth. `reference` is that of its question. If this raises, the trajectory
-        is wrong; where no answer to the question can be scored at all, its group is set aside.
+        """Return what a trajectory is worth. `reference` is that of its question. If this raises, the trajectory is wrong; where
+        no answer to the question can be scored at all, its group is set aside.
         """
         raise NotImplementedError

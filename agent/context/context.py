@@ -64,7 +64,7 @@ class _Tail:
 
 @lru_cache(maxsize=256)
 def _opening(tokenizer: Renderer, role: Role, text: str, tags: tuple[Span, ...] = ()) -> "array[int]":
-    """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
+    """Return a system prompt or task: the same for many episodes at once, so tokenised and held once."""
     return array("i", tokenizer.message(role, text, "system", tags))
 
 
@@ -102,7 +102,9 @@ class Context:
         return self._tree.nodes()
 
     def ask(self, step: int, steps_left: int, state: State) -> Ask | None:
-        """The next prompt: for a cell, or for a summary when soft trimming needs one. None when the token limit is reached."""
+        """Return the next prompt: for a cell, or for a summary when soft trimming needs one. None when the token limit is
+        reached.
+        """
         tail = self._fit(self._view, steps_left, state)
         if tail is None:
             if self._settings.trim == "none":
@@ -117,7 +119,7 @@ class Context:
     def _fit(
         self, view: Sequence[Shown], steps_left: int, state: State, *, summary: bool = False, note_chars: int | None = None
     ) -> _Tail | None:
-        """The tail after `view`, or None if the tail and what is to be sampled do not fit."""
+        """Return the tail after `view`, or None if the tail and what is to be sampled do not fit."""
         settings = self._settings
         left = settings.context_tokens - self._start - sum(shown.size for shown in view)
         room = settings.summary_tokens if summary else settings.action_tokens
@@ -209,7 +211,7 @@ class Context:
         return summary.summary
 
     def _within(self, text: str, tokens: int) -> str:
-        """The longest start of the text within this number of tokens."""
+        """Return the longest start of the text within this number of tokens."""
         marks = len(self._tokenizer.message("user", "", after="user"))
         while (count := len(self._tokenizer.message("user", text, after="user")) - marks) > tokens:
             text = text[: len(text) * tokens // count]
@@ -252,7 +254,7 @@ class Context:
         self._summarised = False
 
     def told(self) -> str:
-        """What is sent to the kernel with the next cell: its number, the view, and the cells that were not sent before."""
+        """Return what is sent to the kernel with the next cell: its number, the view, and the cells that were not sent before."""
         view = [
             {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
             for shown in self._view

@@ -12,7 +12,9 @@ MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
 
 def cut_text(text: str, chars: int = MAX_CHARS) -> str:
-    """The start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can store."""
+    """Return the start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can
+    store.
+    """
     text = text if len(text) <= chars else text[:chars] + "…"
     return storable(text)
 
@@ -73,7 +75,7 @@ class NotepadState(_Part):
 
 
 def notes(recorded: str) -> str:
-    """The notepad of a recorded step as a reader sees it; what is no notepad is shown as it is."""
+    """Return the notepad of a recorded step as a reader sees it; what is no notepad is shown as it is."""
     try:
         return NotepadState.model_validate_json(recorded).render()
     except ValidationError:
@@ -93,7 +95,8 @@ class State(_Part):
 
 
 def read_state(reported: Any, previous: State) -> State:
-    """The kernel's report if it is valid, else the previous state: a cell that breaks its notepad keeps the old one in view.
+    """Return the kernel's report if it is valid, else the previous state: a cell that breaks its notepad keeps the old one in
+    view.
 
     What it asks of the context is not looked at here (nbrl.agent.context.view.read_requests).
     """

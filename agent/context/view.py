@@ -57,7 +57,7 @@ class Request(BaseModel):
 
 
 def read_requests(reported: Any) -> list[Request]:
-    """The valid requests of a kernel's report; invalid ones are ignored."""
+    """Return the valid requests of a kernel's report; invalid ones are ignored."""
     listed = reported.get("requests") if isinstance(reported, dict) else None
     requests = []
     for each in listed[:MAX_REQUESTS] if isinstance(listed, list) else []:
@@ -69,7 +69,7 @@ def read_requests(reported: Any) -> list[Request]:
 
 
 def _find(view: Sequence[Shown], cell: int) -> Shown | None:
-    """The item that represents a cell in the view: the cell itself, else a summary of it."""
+    """Return the item that represents a cell in the view: the cell itself, else a summary of it."""
     covering = [shown for shown in view if cell in shown.cells]
     return min(covering, key=lambda shown: bool(shown.summary), default=None)
 

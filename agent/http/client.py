@@ -28,7 +28,7 @@ FIRST_WAIT_S = 0.5
 
 
 def usable_key(variable: str | None) -> str:
-    """The key in an environment variable; empty without a variable. Raises ValueError if it holds none, in words."""
+    """Return the key in an environment variable; empty without a variable. Raises ValueError if it holds none, in words."""
     if variable is None:
         return ""
     key = os.environ.get(variable, "").strip()
@@ -38,7 +38,7 @@ def usable_key(variable: str | None) -> str:
 
 
 def model_client(base_url: str, key: str, connections: int, timeout_s: float) -> httpx.AsyncClient:
-    """A client for at most `connections` requests at once. No proxy stands between this machine and itself."""
+    """Return a client for at most `connections` requests at once. No proxy stands between this machine and itself."""
     return httpx.AsyncClient(
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=timeout_s,
@@ -100,7 +100,7 @@ class _Unpacker:
         return data
 
     def finish(self) -> bytes:
-        """The few bytes that the last step held back."""
+        """Return the few bytes that the last step held back."""
         return b"" if self._inflate is None else self._inflate.flush()
 
 

@@ -129,7 +129,7 @@ class ChatModel:
         self._name, self._max_tokens = name, max_tokens
 
     async def ask(self, content: str | list[dict[str, Any]], sampling: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """The model's answer to one user message. `sampling`: more fields of the request. Raises ServiceError."""
+        """Return the model's answer to one user message. `sampling`: more fields of the request. Raises ServiceError."""
         messages = [{"role": "user", "content": content}]
         request = {"model": self._name, "messages": messages, "max_tokens": self._max_tokens, **sampling}
         reply = await self.service.post("/chat/completions", request)

@@ -63,7 +63,7 @@ class InlineKernel:
         return CellResult("error" if error else "ok", outputs, self._state(told))
 
     def _state(self, told: str) -> Any:
-        """The state as it would travel, or None where a cell has broken it."""
+        """Return the state as it would travel, or None where a cell has broken it."""
         try:
             return json.loads(json.dumps(eval(state_expression(told), self._namespace)._repr_json_()))
         except Exception:

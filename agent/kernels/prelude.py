@@ -35,7 +35,7 @@ def prelude(tools: Iterable[Tool]) -> str:
 
 
 def state_expression(told: str) -> str:
-    """What to evaluate after a cell: the state, once it has heard what `Context.told` of nbrl.agent.context gave."""
+    """Return what to evaluate after a cell: the state, once it has heard what `Context.told` of nbrl.agent.context gave."""
     return f"{STATE_EXPRESSION}.hear({told!r})" if told else STATE_EXPRESSION
 
 
@@ -80,7 +80,7 @@ def _function(tool: Tool) -> str:
 
 
 def documentation(tool: Tool) -> str:
-    """What `help(tool)` shows: summary, details and the arguments."""
+    """Return what `help(tool)` shows: summary, details and the arguments."""
     parts = [tool.summary, tool.details]
     helps = [f"    {parameter.name}: {parameter.help}" for parameter in tool.parameters if parameter.help]
     if helps:

@@ -45,7 +45,7 @@ def read(data: bytes) -> Trajectory:
 
 
 def as_json(trajectory: Trajectory) -> str:
-    """The trajectory for `read`: bytes in base64, halves of surrogate pairs as escapes, no token ids that are unknown."""
+    """Return the trajectory for `read`: bytes in base64, halves of surrogate pairs as escapes, no token ids that are unknown."""
     content = trajectory.model_dump()
     for node in content["nodes"]:
         if UNKNOWN in node["token_ids"]:
@@ -54,14 +54,14 @@ def as_json(trajectory: Trajectory) -> str:
 
 
 def changed(recorded: Trajectory, again: Trajectory) -> list[int]:
-    """The steps, from 0, whose result differs from the recording, or that were not taken."""
+    """Return the steps, from 0, whose result differs from the recording, or that were not taken."""
     pairs = list(zip(recorded.steps, again.steps, strict=False))
     differ = [index for index, (before, after) in enumerate(pairs) if _seen(before) != _seen(after)]
     return differ + list(range(len(pairs), len(recorded.steps)))
 
 
 def _seen(step: Step) -> tuple[str, str, str]:
-    """What is compared of a step: of a long observation the part that a notebook keeps from its start."""
+    """Return what is compared of a step: of a long observation the part that a notebook keeps from its start."""
     return step.kind, step.malformed, printable(step.observation).strip()[: TEXT_CHARS // 2]
 
 

@@ -31,7 +31,7 @@ _MATHS = re.compile(r"[$\\]")
 
 
 def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -> NotebookNode:
-    """A valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
+    """Return a valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
 
     Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first stands in
     the metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's
@@ -53,7 +53,7 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
 
 
 def written(made: NotebookNode) -> bytes:
-    """The notebook as the bytes of its file."""
+    """Return the notebook as the bytes of its file."""
     return (nbformat.writes(made) + "\n").encode()
 
 
@@ -98,7 +98,7 @@ def _markdown(identity: str, source: str, metadata: dict[str, Any]) -> NotebookN
 
 
 def _step(index: int, step: Step, reward: float | None, count: int) -> list[NotebookNode]:
-    """A step's cells; `count` is the number of its cell among those that ran."""
+    """Return a step's cells; `count` is the number of its cell among those that ran."""
     name = f"step-{index + 1}"
     facts = step.model_dump(exclude={"code", "outputs", "observation", "tool_calls"})
     facts |= {"step": index + 1, "notepad": json.loads(step.notepad)}
@@ -121,7 +121,7 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """A tool call in full, so that it can be replayed: a record is JSON and bounded."""
+    """Return a tool call in full, so that it can be replayed: a record is JSON and bounded."""
     return {
         key: _UNPRINTABLE.sub("\ufffd", value) if isinstance(value, str) else value for key, value in call.model_dump().items()
     }

@@ -172,7 +172,7 @@ class ChatPolicy:
         return _Failure(meant, short, quoted, meant in RETRIED, retry_after(asks))
 
     async def _refusal(self, content: dict[str, Any]) -> bytes | None:
-        """What the server answers to the same request with another conversation; None if that is a completion."""
+        """Return what the server answers to the same request with another conversation; None if that is a completion."""
         try:
             status, answer, _ = await self._once({**content, "messages": OTHER})
             if status == 200 and fault(answer) is None:
@@ -213,5 +213,5 @@ class ChatPolicy:
 
 
 def _named(content: dict[str, Any], refusal: bytes) -> list[str]:
-    """The sampling parameters of a request that a refusal of it names."""
+    """Return the sampling parameters of a request that a refusal of it names."""
     return [name for name, spelt in PARAMETERS.items() if name in content and re.search(rf"\b{spelt}\b".encode(), refusal)]

@@ -50,8 +50,9 @@ def read(answer: bytes, thinking: Thinking) -> Completion:
 
 
 def fault(answer: bytes) -> tuple[int, str] | None:
-    """What an answer stands for which came with 200, but with an error, without choices or broken off: an HTTP status, and what
-    it came with in words; else None."""
+    """Return what an answer stands for which came with 200, but with an error, without choices or broken off: an HTTP status, and
+    what it came with in words; else None.
+    """
     try:
         reply = json.loads(answer)
     except (ValueError, RecursionError):
@@ -87,7 +88,7 @@ def _text(message: dict[str, Any], thinking: Thinking) -> str:
 
 
 def _joined(said: Any, kind: str) -> str:
-    """The text of a message or, where it comes in parts, of its parts of a kind, whose own text may be parts again."""
+    """Return the text of a message or, where it comes in parts, of its parts of a kind, whose own text may be parts again."""
     if isinstance(said, list):
         parts = [part for part in said if isinstance(part, dict) and part.get("type") == kind]
         return "".join(_joined(part.get(kind), "text") for part in parts)

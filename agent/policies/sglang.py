@@ -91,7 +91,7 @@ class SglangPolicy:
         return Generation(ids, logprobs, version, finish)
 
     def _request(self, prompt: Prompt, max_tokens: int, seed: int) -> bytes:
-        """The body; the list of ids lives only here, for a waiting request is held as long as the engine thinks."""
+        """Return the body; the list of ids lives only here, for a waiting request is held as long as the engine thinks."""
         body: dict[str, Any] = {
             "input_ids": prompt.token_ids,
             "return_logprob": True,
@@ -109,7 +109,7 @@ class SglangPolicy:
         return json.dumps(body, separators=(",", ":")).encode()
 
     async def serves(self) -> bool:
-        """Whether the server gives a sign of life, if need be after a token of its own."""
+        """Return whether the server gives a sign of life, if need be after a token of its own."""
         try:
             limit = aiohttp.ClientTimeout(total=SIGN_S)
             async with self._session.get(f"{self._url}/health", timeout=limit) as response:
@@ -118,8 +118,8 @@ class SglangPolicy:
             return False
 
     async def _post(self, body: bytes) -> bytes:
-        """The reply's body. A connection that the server closed, as it may when idle, is replaced at once; after that it is
-        away, and is asked again until it is back or `away_s` seconds passed.
+        """Return the reply's body. A connection that the server closed, as it may when idle, is replaced at once; after that it
+        is away, and is asked again until it is back or `away_s` seconds passed.
         """
         deadline: float | None = None
         while True:

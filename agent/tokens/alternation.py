@@ -28,7 +28,7 @@ def joined(messages: Turns, with_system: bool) -> Turns:
 
 
 def taken(template: Template, messages: Turns) -> Turns:
-    """The conversation as the template takes it. Raises TokenizerError if it takes it in no way."""
+    """Return the conversation as the template takes it. Raises TokenizerError if it takes it in no way."""
     try:
         template.render(messages)
     except TokenizerError:

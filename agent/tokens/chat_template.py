@@ -65,7 +65,7 @@ class Glue:
 
 
 def alike(user: Frame) -> dict[Role, Frame]:
-    """The frames of a user's text in a template that takes turns in any order."""
+    """Return the frames of a user's text in a template that takes turns in any order."""
     return {"system": user, "user": user, "assistant": user}
 
 
@@ -140,7 +140,7 @@ class Template:
         return end if ends else ""
 
     def turns(self, messages: Turns) -> str:
-        """The messages as they stand before others. Raises TokenizerError as `render` does."""
+        """Return the messages as they stand before others. Raises TokenizerError as `render` does."""
         return self.render(messages).removesuffix(self._closing)
 
     def glue(self) -> Glue:
@@ -167,7 +167,7 @@ class Template:
             self._refuse()
 
     def cut(self, rendered: str, messages: Turns) -> list[str]:
-        """The texts before, between and after those of the messages. Raises TokenizerError if one is missing."""
+        """Return the texts before, between and after those of the messages. Raises TokenizerError if one is missing."""
         around = []
         for _, text in messages:
             before, found, rendered = rendered.partition(text)
@@ -177,7 +177,7 @@ class Template:
         return [*around, rendered]
 
     def _frame(self, rendered: str, text: str) -> Frame:
-        """The texts before and after the first `text`."""
+        """Return the texts before and after the first `text`."""
         shown = text if text in rendered else text.strip()
         before, found, after = rendered.partition(shown)
         if not found:
@@ -206,7 +206,7 @@ PROBE: Turns = [
 
 
 def glued(glue: Glue, messages: Turns) -> str:
-    """The messages as text, then `glue.opening`."""
+    """Return the messages as text, then `glue.opening`."""
     frames = [
         glue.users[before] if role == "user" else glue.system if role == "system" else glue.assistant
         for (before, _), (role, _) in zip([("system", ""), *messages], messages, strict=False)
@@ -215,7 +215,7 @@ def glued(glue: Glue, messages: Turns) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """An object in a file; empty if it holds something else. Raises TokenizerError if it cannot be read."""
+    """Return an object in a file; empty if it holds something else. Raises TokenizerError if it cannot be read."""
     try:
         content = json.loads(_text(file))
     except (ValueError, RecursionError) as error:
@@ -235,14 +235,14 @@ def _text(file: Path) -> str:
 
 
 def special_tokens(folder: Path) -> dict[str, Any]:
-    """The settings of the tokenizer, with the special tokens that earlier releases of transformers kept in another file."""
+    """Return the settings of the tokenizer, with the special tokens that earlier releases of transformers kept in another file."""
     config, separate = read_json(folder / "tokenizer_config.json"), folder / "special_tokens_map.json"
     # As transformers does: what it saved with all added tokens in one file needs no other.
     return config if "added_tokens_decoder" in config or not separate.is_file() else config | read_json(separate)
 
 
 def token_text(token: object) -> str:
-    """A special token of tokenizer_config.json: a text, or an object with its content."""
+    """Return a special token of tokenizer_config.json: a text, or an object with its content."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

@@ -55,7 +55,7 @@ def render(source: str, day: str, variables: Mapping[str, Any]) -> str:
 
 
 def _asked(request: bytes) -> bytes:
-    """The line that answers; empty if the process ended."""
+    """Return the line that answers; empty if the process ended."""
     global _process, _owner
     if _process is None or _owner != os.getpid():
         _process = subprocess.Popen(PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, cwd="/")

@@ -36,22 +36,23 @@ class Renderer(Protocol):
         """By identity: what was rendered once may be kept."""
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
-        """A turn of text that was not sampled, or a part of a turn where the template wants one of each role `after` another.
+        """Return a turn of text that was not sampled, or a part of a turn where the template wants one of each role `after`
+        another.
 
         The `tags` in it may be tokens of the model's own.
         """
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
-        """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
+        """Return what the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
 
     def generation_prompt(self) -> list[int]:
-        """The tokens before a sampled action."""
+        """Return the tokens before a sampled action."""
 
     def history(self, sampled: list[int]) -> list[int]:
-        """A sampled action as an earlier turn: the same ids, closed exactly once."""
+        """Return a sampled action as an earlier turn: the same ids, closed exactly once."""
 
     def encode_action(self, text: str) -> list[int]:
-        """An action that was written, not sampled, closed like a sampled one."""
+        """Return an action that was written, not sampled, closed like a sampled one."""
 
     def decode(self, ids: list[int]) -> str:
         """Text of a sampled action, without its closing marker."""
@@ -136,7 +137,7 @@ class ChatTokenizer:
             raise TokenizerError(f"the turns of {self._name} cannot be tokenised one by one; {SUPPORTED}")
 
     def _parts_stand_alone(self, glue: Glue) -> bool:
-        """Whether a part of a turn has the same ids whatever follows it: another part, or what ends the turn."""
+        """Return whether a part of a turn has the same ids whatever follows it: another part, or what ends the turn."""
         if glue.users["user"] == glue.users["assistant"]:
             return True
         follows = (glue.users["system"].before, glue.users["user"].before, glue.opening)
@@ -157,7 +158,7 @@ class ChatTokenizer:
         return 1 + max(self._tokenizer.get_vocab().values())
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
-        """A turn, or a part of one. Control tokens in its text become plain, but for `tags` that are one and not special."""
+        """Return a turn, or a part of one. Control tokens in its text become plain, but for `tags` that are one and not special."""
         turn = self._users[after] if role == "user" else self._turns[role]
         start, stop = (len(text) - len(text.lstrip()), len(text.rstrip())) if turn.strips else (0, len(text))
         ids, before = list(turn.head), turn.lead
@@ -174,13 +175,13 @@ class ChatTokenizer:
         return list(self._opening)
 
     def history(self, sampled: list[int]) -> list[int]:
-        """The same ids, thinking and all, under the generation prompt they were sampled from."""
+        """Return the same ids, thinking and all, under the generation prompt they were sampled from."""
         end = [] if sampled and sampled[-1] in self.stop_ids else [self.end_id]
         return [*self._opening, *sampled, *end, *self._closing]
 
     def encode_action(self, text: str) -> list[int]:
-        """An action that was written, not sampled (scripted policies), closed like a sampled one. What would mark a turn in it
-        becomes plain text, and then so do all control tokens.
+        """Return an action that was written, not sampled (scripted policies), closed like a sampled one. What would mark a turn
+        in it becomes plain text, and then so do all control tokens.
         """
         content = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
         ids = self._ids(content)
@@ -199,7 +200,7 @@ class ChatTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def _turn(self, frame: Frame) -> _Turn:
-        """A frame cut where plain text begins and ends, for there the message's text is tokenised with it."""
+        """Return a frame cut where plain text begins and ends, for there the message's text is tokenised with it."""
         last = max((match.end() for match in self._pattern.finditer(frame.before)), default=0)
         match = self._pattern.search(frame.after)
         first = match.start() if match else len(frame.after)
@@ -208,7 +209,7 @@ class ChatTokenizer:
 
 
 def _without_controls(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, dict[str, int]]:
-    """The tokenizer without its control tokens, and these. Raises TokenizerError when text could still become one of them."""
+    """Return the tokenizer without its control tokens, and these. Raises TokenizerError when text could still become one of them."""
     plain = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         plain.normalizer = tokenizer.normalizer

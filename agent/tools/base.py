@@ -59,7 +59,7 @@ class Tool(Protocol):
 
 
 def signature(tool: Tool) -> str:
-    """The signature as written after `def`."""
+    """Return the signature as written after `def`."""
     returns = f" -> {tool.returns}" if tool.returns else ""
     return f"{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
 
@@ -108,11 +108,11 @@ class Toolbox:
         self._calls.append(ToolCall(name=name[:100], arguments=request, result=answer, ok=ok, complete=whole, seconds=seconds))
 
     def take_calls(self) -> list[ToolCall]:
-        """The recorded calls since the last call of this method."""
+        """Return the recorded calls since the last call of this method."""
         calls, self._calls = self._calls, []
         return calls
 
     def take_unrecorded(self) -> int:
-        """The number of calls since the last call of this method that were answered but not recorded."""
+        """Return the number of calls since the last call of this method that were answered but not recorded."""
         count, self._unrecorded = self._unrecorded, 0
         return count

@@ -46,7 +46,7 @@ class FunctionTool:
         return self._function(*args, **kwargs)
 
     def named(self, name: str) -> "FunctionTool":
-        """The same function under another name."""
+        """Return the same function under another name."""
         return FunctionTool(self._function, name)
 
     async def call(self, arguments: dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _model(name: str, parameters: tuple[Parameter, ...], hints: dict[str, Any]) -> tuple[type[BaseModel], dict[str, str]]:
-    """A closed model of the arguments; its fields are numbered, so that no parameter's name can clash with pydantic's own."""
+    """Return a closed model of the arguments; its fields are numbered, so that no parameter's name can clash with pydantic's own."""
     fields: dict[str, Any] = {}
     for number, each in enumerate(parameters):
         default = PydanticUndefined if each.required else each.default

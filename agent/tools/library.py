@@ -82,7 +82,7 @@ class Library:
         return [(environment, ability) for environment in self._environments for ability in ("", *self._settings.abilities)]
 
     def names(self, environment: str, ability: str) -> tuple[str, ...]:
-        """The tools and MCP servers of an ability in an environment: the nearest settings that say which."""
+        """Return the tools and MCP servers of an ability in an environment: the nearest settings that say which."""
         equipment, settings = self._environments[environment], self._settings
         if ability in settings.abilities:
             return settings.abilities[ability]
@@ -92,14 +92,14 @@ class Library:
     def tools(
         self, environment: str, ability: str, read_file: ReadFile = no_files, asked: SimulatedQuestion | None = None
     ) -> list[Tool]:
-        """The tools of an ability in an environment, for one trajectory.
+        """Return the tools of an ability in an environment, for one trajectory.
 
         Those over files read by `read_file`, and a simulated search is about what is `asked`.
         """
         return self._resolve(environment, self.names(environment, ability), read_file, asked)
 
     def common(self) -> list[Tool]:
-        """The tools that every ability has in every environment, as kernels know them: by their names and parameters."""
+        """Return the tools that every ability has in every environment, as kernels know them: by their names and parameters."""
         lists = [self.names(*each) for each in self.every]
         environment, names = next(iter(self._environments)), tuple(n for n in lists[0] if all(n in names for names in lists))
         return self._resolve(environment, names, no_files, None)
@@ -116,7 +116,7 @@ class Library:
         return tools
 
     def _trajectory_tool(self, name: str, read_file: ReadFile, asked: SimulatedQuestion | None) -> Tool:
-        """A tool that each trajectory has for itself."""
+        """Return a tool that each trajectory has for itself."""
         if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
             return simulated_search(self._simulator, self._settings.search, asked)
         match name, self._model:
@@ -173,7 +173,7 @@ class Library:
 
 
 def own_tool(name: str, place: str) -> FunctionTool:
-    """The function at `package.module:function` as the tool `name`. Raises ToolError if it does not exist or is not typed."""
+    """Return the function at `package.module:function` as the tool `name`. Raises ToolError if it does not exist or is not typed."""
     check_tool_name(name)
     module, _, attribute = place.partition(":")
     try:

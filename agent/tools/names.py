@@ -27,7 +27,7 @@ _DEPTH = 4
 
 @lru_cache(maxsize=1)
 def reserved() -> frozenset[str]:
-    """Names a tool must not take: Python's own, the notebook's and those of nbrl.agent.kernels.in_kernel."""
+    """Return names a tool must not take: Python's own, the notebook's and those of nbrl.agent.kernels.in_kernel."""
     taken = set(dir(builtins)) | _KERNEL
     for node in ast.parse(_IN_KERNEL.read_text(encoding="utf-8")).body:
         match node:
@@ -39,7 +39,7 @@ def reserved() -> frozenset[str]:
 
 
 def is_plain(name: str) -> bool:
-    """Whether it is an ASCII identifier that says nothing to Python and is not private."""
+    """Return whether it is an ASCII identifier that says nothing to Python and is not private."""
     return _PLAIN.fullmatch(name) is not None and not keyword.iskeyword(name)
 
 
@@ -58,14 +58,14 @@ def check_parameter_name(tool: str, name: str) -> None:
 
 
 def plain(text: str) -> str:
-    """A valid name that resembles `text`."""
+    """Return a valid name that resembles `text`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:60] or "unnamed"
     name = name if name[0].isalpha() else f"n_{name}"
     return f"{name}_" if keyword.iskeyword(name) or name == "host_call" else name
 
 
 def plain_names(keys: Iterable[str]) -> dict[str, str]:
-    """A valid, unique name for each key."""
+    """Return a valid, unique name for each key."""
     names: dict[str, str] = {}
     for key in keys:
         names[key] = numbered(plain(key), lambda name: name in names.values())
@@ -82,7 +82,7 @@ def numbered(name: str, taken: Callable[[str], bool]) -> str:
 
 
 def of_annotation(annotation: Any) -> str:
-    """The kind of a parameter from its type annotation, as JSON can represent it."""
+    """Return the kind of a parameter from its type annotation, as JSON can represent it."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return of_annotation(inner[0])
@@ -102,7 +102,7 @@ def of_annotation(annotation: Any) -> str:
 
 
 def of_schema(schema: Any, depth: int = 0) -> str:
-    """The kind of a value by its JSON schema; `object` where it says nothing plain."""
+    """Return the kind of a value by its JSON schema; `object` where it says nothing plain."""
     if not isinstance(schema, dict) or depth > _DEPTH:
         return "object"
     if isinstance(options := schema.get("enum"), list) and 0 < len(options) <= 20 and all(map(_is_word, options)):

@@ -183,9 +183,9 @@ class ToolSettings(_Settings):
             raise ToolError(f"there is no tool {name!r}, there are {', '.join(all_names)}{hint}")
 
     def named(self) -> set[str]:
-        """Every name in a list."""
+        """Return every name in a list."""
         return {name for names in (self.default or (), *self.abilities.values()) for name in names}
 
     def needs_corpus(self) -> bool:
-        """Whether a list names the search of the corpus."""
+        """Return whether a list names the search of the corpus."""
         return self.search.engine == "corpus" and "search" in self.named()

@@ -44,7 +44,7 @@ class SimulatedQuestion:
 
 
 def noise(progress: float, start: float, end: float, base: float) -> float:
-    """The probability that a search finds noisy documents: p_i of ZeroSearch (arXiv 2505.04588), with i/m = `progress`.
+    """Return the probability that a search finds noisy documents: p_i of ZeroSearch (arXiv 2505.04588), with i/m = `progress`.
 
     p_i = p_s + (b^(i/m) - 1) / (b - 1) · (p_e - p_s): `start` at the first step, `end` at the last, and with a larger `base` more
     of the change comes late.
@@ -99,7 +99,7 @@ def _prompt(asked: SimulatedQuestion, query: str, settings: SimulatedSearch, *, 
 
 
 def _documents(reply: str, most: int) -> list[str]:
-    """The documents of a reply, one a line, without their numbers. Raises ServiceError if there are none."""
+    """Return the documents of a reply, one a line, without their numbers. Raises ServiceError if there are none."""
     lines = reply.rpartition("</think>")[2].splitlines()  # some servers leave a model's thoughts in its answer
     numbered = [found[1] for line in lines if (found := _NUMBERED.fullmatch(line))]
     documents = [text for line in numbered or lines if (text := " ".join(line.split())[:DOCUMENT_CHARS])]

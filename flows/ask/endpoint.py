@@ -59,7 +59,7 @@ class Endpoint:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def client(self) -> httpx.AsyncClient:
-        """A client that sends the key and follows no redirect; for this machine it ignores the environment's proxy.
+        """Return a client that sends the key and follows no redirect; for this machine it ignores the environment's proxy.
 
         Raises ConfigError if `url` is not an address.
         """
@@ -104,7 +104,7 @@ async def ask(client: httpx.AsyncClient, url: str, flags: Flags) -> Any:
 
 
 async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | None:
-    """The folder of the tokenizer of the SGLang server at `endpoint`, or None to use the chat API.
+    """Return the folder of the tokenizer of the SGLang server at `endpoint`, or None to use the chat API.
 
     It is None if the address names a chat API (`…/v1`), the server is not SGLang, or its tokenizer is not on this machine.
     """
@@ -125,7 +125,7 @@ async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | 
 
 
 def _is_here(folder: str) -> bool:
-    """Whether the folder that a server names holds a tokenizer on this machine."""
+    """Return whether the folder that a server names holds a tokenizer on this machine."""
     try:
         return (Path(folder) / "tokenizer.json").is_file()
     except (OSError, ValueError):  # not the name of a file here
@@ -133,13 +133,13 @@ def _is_here(folder: str) -> bool:
 
 
 def chat_url(endpoint: Endpoint) -> str:
-    """The address of the chat API: a server's root has it below `/v1`."""
+    """Return the address of the chat API: a server's root has it below `/v1`."""
     root = endpoint.url.rstrip("/")
     return f"{root}/v1" if httpx.URL(root).path in ("", "/") else root
 
 
 async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int | None]:
-    """The models of the chat API by name, each with its maximum context if the server reports it.
+    """Return the models of the chat API by name, each with its maximum context if the server reports it.
 
     Raises ConfigError if it refuses the key, unless a model of the chat API is named: the server may refuse only this list.
     """
@@ -160,7 +160,7 @@ async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int
 
 
 def model_of(endpoint: Endpoint, models: dict[str, int | None]) -> str:
-    """The model's name: the one given, or the only one of `models`. Raises ConfigError."""
+    """Return the model's name: the one given, or the only one of `models`. Raises ConfigError."""
     if endpoint.model:
         return endpoint.model
     flag = endpoint.flags.model
@@ -182,7 +182,7 @@ def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_token
 
 
 def key_hint(given: bool, flags: Flags) -> str:
-    """What to change on the command line when a server refuses the key."""
+    """Return what to change on the command line when a server refuses the key."""
     if given:
         return f"put a key that it accepts into the environment variable that {flags.key} names"
     return f"put its key into an environment variable and name that one by {flags.key} NAME"
@@ -195,7 +195,7 @@ async def connect(
     agent: AgentSettings,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Policy, Renderer]:
-    """The policy at `endpoint`, which lives as long as `stack`, and its renderer. Raises ConfigError or AgentError.
+    """Return the policy at `endpoint`, which lives as long as `stack`, and its renderer. Raises ConfigError or AgentError.
 
     `tell` is called for each retry of a failed request.
     """

@@ -135,7 +135,7 @@ async def answer(
 
 
 async def _policy(stack: AsyncExitStack, question: AgentQuestion, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
-    """The policy that acts, and its renderer."""
+    """Return the policy that acts, and its renderer."""
     if question.endpoint is not None:
         return await connect(stack, question.endpoint, question.sampling, question.agent, tell)
     if question.recorded is None:
@@ -161,7 +161,7 @@ def _put(kernel: SandboxKernel, files: dict[str, bytes]) -> None:
 
 
 def attachments(paths: Sequence[Path]) -> dict[str, bytes]:
-    """The contents of the files at `paths` by their names in the workspace. Raises ConfigError."""
+    """Return the contents of the files at `paths` by their names in the workspace. Raises ConfigError."""
     files: dict[str, bytes] = {}
     for path in paths:
         if path.name in files:

@@ -87,7 +87,7 @@ class ToolOptions:
         return settings
 
     def passages(self) -> list[str]:
-        """The passages for `search`: the texts of a .jsonl file, else each line that is not empty. Raises ConfigError."""
+        """Return the passages for `search`: the texts of a .jsonl file, else each line that is not empty. Raises ConfigError."""
         if self.corpus is None:
             return []
         try:
@@ -101,7 +101,7 @@ class ToolOptions:
         return passages
 
     def open_corpus(self, say: Callable[[str], None]) -> Corpus:
-        """What `search` looks in. A large one is indexed once, which `say` hears of. Raises ConfigError or InfraError."""
+        """Return what `search` looks in. A large one is indexed once, which `say` hears of. Raises ConfigError or InfraError."""
         if self.corpus is None:
             return Corpus.in_memory([])
         try:

@@ -114,7 +114,7 @@ def _read(path: Path) -> Trajectory:
 
 
 def verdict(recorded: Trajectory, again: Trajectory) -> str:
-    """How the replay of a trajectory compares with it."""
+    """Return how the replay of a trajectory compares with it."""
     changed = recording.changed(recorded, again)
     if not changed:
         return f"all {len(recorded.steps)} steps came out as they were recorded"

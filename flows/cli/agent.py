@@ -230,13 +230,13 @@ _SERVED = ("endpoint", "model", "api_key_env", "tokenizer", "sees_images", "repl
 
 
 def _given(context: typer.Context) -> frozenset[str]:
-    """Names of the parameters that stand on the command line."""
+    """Return names of the parameters that stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def _overriding(options: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
-    """Those of the options that stand on the command line."""
+    """Return those of the options that stand on the command line."""
     return {name: value for name, value in options.items() if name.removesuffix("_s") in given}
 
 

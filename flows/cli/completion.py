@@ -42,19 +42,19 @@ def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
 
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
-    """Names of the folders with a file that matches `pattern`, under the root of the command line so far."""
+    """Return names of the folders with a file that matches `pattern`, under the root of the command line so far."""
     names = {path.parent.name for path in _root(context).glob(pattern)}
     return sorted(name for name in names if NAME.fullmatch(name) and name.startswith(typed))
 
 
 def _root(context: typer.Context) -> Path:
-    """The storage root of the command line so far."""
+    """Return the storage root of the command line so far."""
     overrides = [one.partition("=")[2] for one in context.params.get("set_") or () if one.startswith("storage.root=")]
     return Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
 
 
 def recipe_keys(typed: str) -> list[str]:
-    """Keys that `--set` accepts for a recipe."""
+    """Return keys that `--set` accepts for a recipe."""
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
     from nbrl.tasks.runs.decisive import dotted
 
@@ -74,7 +74,7 @@ def warmstarts(typed: str) -> list[str]:
 
 
 def prepare_keys(typed: str) -> list[str]:
-    """Keys that `--set` accepts for a preparation, without its lists of files."""
+    """Return keys that `--set` accepts for a preparation, without its lists of files."""
     from nbrl.tasks.prepare.settings import PrepareSettings
     from nbrl.tasks.runs.decisive import dotted
 
@@ -120,7 +120,7 @@ def statuses(typed: str) -> list[str]:
 
 
 def iterations(context: typer.Context, typed: str) -> list[str]:
-    """The iterations of the run of the command line so far that have trajectories, counted from 1."""
+    """Return the iterations of the run of the command line so far that have trajectories, counted from 1."""
     name = _named(context)
     found = {int(path.name) + 1 for path in _root(context).glob(f"{RunLayout(name).iterations}/*") if path.name.isdecimal()}
     return [str(number) for number in sorted(found) if str(number).startswith(typed)]
@@ -135,14 +135,14 @@ def environments(context: typer.Context, typed: str) -> list[str]:
 
 
 def _named(context: typer.Context) -> str:
-    """The run or evaluation of the command line so far; empty if there is none."""
+    """Return the run or evaluation of the command line so far; empty if there is none."""
     # Behind an option that still lacks its value, what precedes it is not yet taken for arguments.
     words = [context.params.get("trajectory"), *context.args]
     return next((word for word in words if word), "").partition("@")[0]
 
 
 def _values(context: typer.Context, column: str, typed: str) -> list[str]:
-    """The values of a column of the questions of the run or evaluation that the command line so far names."""
+    """Return the values of a column of the questions of the run or evaluation that the command line so far names."""
     import pyarrow as pa
 
     from nbrl.infra.arrow_files import read_parquet
@@ -160,5 +160,5 @@ def _values(context: typer.Context, column: str, typed: str) -> list[str]:
 
 
 def _is_plain(word: str) -> bool:
-    """Whether a word is no option and the same with quotes and without."""
+    """Return whether a word is no option and the same with quotes and without."""
     return shlex.quote(word) == word and not word.startswith("-")

@@ -81,7 +81,7 @@ def fetch(
 
 
 def _closing(targets: list[Path], questions: int, passages: int, licence: str) -> str:
-    """What was written, and the settings that use it, which must not be wrapped."""
+    """Return what was written, and the settings that use it, which must not be wrapped."""
     lines = [f"wrote {questions} questions to {targets[0]} (licence of the data set: {licence})"]
     name = targets[0].stem
     settings = f"{name}: {{kind: files, train: {targets[0]}, held_out: …"

@@ -61,7 +61,7 @@ def stop(run: Name, root: Root = ROOT) -> None:
 
 
 def _layout(storage: "Storage", name: str) -> "RunLayout":
-    """The run of this name or, if there is none, the evaluation. Raises ConfigError if there is neither."""
+    """Return the run of this name or, if there is none, the evaluation. Raises ConfigError if there is neither."""
     from nbrl.tasks.layout.runs import EVALUATIONS, RUNS
     from nbrl.tasks.runs.run import checked_name, find_run, unknown
 

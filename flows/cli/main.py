@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _can_be_written(stream: TextIO | None) -> bool:
-    """Whether it takes what it holds; nothing is ever written to a stream that was closed."""
+    """Return whether it takes what it holds; nothing is ever written to a stream that was closed."""
     try:
         if stream is not None:
             stream.flush()

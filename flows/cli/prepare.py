@@ -65,7 +65,7 @@ def _empty(card: dict[str, Any]) -> list[str]:
 
 
 def _summary(card: dict[str, Any]) -> Table:
-    """What each stage kept and dropped."""
+    """Return what each stage kept and dropped."""
     table = Table("stage", "in", "kept", "dropped, and why", title="questions", title_justify="left")
     for each in card["stages"]:
         why = "\n".join(f"{count} {reason}" for reason, count in each["dropped"].items())
@@ -74,7 +74,7 @@ def _summary(card: dict[str, Any]) -> Table:
 
 
 def _closing(card: dict[str, Any], folder: Path) -> str:
-    """The files, and the settings that use them, which must not be wrapped."""
+    """Return the files, and the settings that use them, which must not be wrapped."""
     files = [f"{each['rows']:8} {folder / name}" for name, each in card["outputs"].items()]
     held_out = "held_out.parquet" if "held_out.parquet" in card["outputs"] else "train.parquet"
     settings = f"{{kind: files, train: {folder / 'train.parquet'}, held_out: {folder / held_out}}}"

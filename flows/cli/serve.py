@@ -104,7 +104,7 @@ def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
 
 
 def _logs(home: Path) -> Path:
-    """A folder for this user alone, because prompts may stand in the log."""
+    """Return a folder for this user alone, because prompts may stand in the log."""
     folder = home / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -80,7 +80,7 @@ def storage_at(root: str) -> "Storage":
 
 
 def with_restarts(overrides: list[str] | None, restarts: int | None) -> list[str]:
-    """The overrides of `--set`, and the one that `--restarts` stands for."""
+    """Return the overrides of `--set`, and the one that `--restarts` stands for."""
     return [*(overrides or []), *([] if restarts is None else [f"restarts={restarts}"])]
 
 
@@ -93,10 +93,10 @@ def checked_home(folder: str) -> str:
 
 
 def root_flag(config: Any) -> str:
-    """The flag with which `nbrl show` finds this run's storage."""
+    """Return the flag with which `nbrl show` finds this run's storage."""
     return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
 
 
 def home_flag(config: Any) -> str:
-    """The flag with which `nbrl ui` shows this run's pages."""
+    """Return the flag with which `nbrl ui` shows this run's pages."""
     return "" if config.home == HOME else f" --home {config.home}"

@@ -83,7 +83,7 @@ def train_run(
 
 
 def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:
-    """Whether the run has anything left to do, for which Ray is started. Raises HeldError if another process does it."""
+    """Return whether the run has anything left to do, for which Ray is started. Raises HeldError if another process does it."""
     from nbrl.infra.storage import Storage
     from nbrl.tasks.runs.history import finished
     from nbrl.tasks.runs.lease import holder_to_stop

@@ -96,7 +96,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
 
 
 def _trains(settings: Any, training: Any) -> str:
-    """The command that trains like the recipe or run of these settings, whose configuration is `training`."""
+    """Return the command that trains like the recipe or run of these settings, whose configuration is `training`."""
     from nbrl.tasks.runs.recipes import names
 
     if settings.training_run is None:

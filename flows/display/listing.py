@@ -60,7 +60,7 @@ class Wanted:
         return all(getattr(self, name) in ("", getattr(found, name)) for name in ("status", "ability", "environment"))
 
     def fits_place(self, key: str) -> bool:
-        """Whether its table of trajectories is wanted; those of an evaluation outside any run are held out."""
+        """Return whether its table of trajectories is wanted; those of an evaluation outside any run are held out."""
         stage = stage_of(key)
         if self.iteration is not None:
             return stage == (False, self.iteration)
@@ -70,7 +70,7 @@ class Wanted:
 
 
 def files(storage: Storage, run: str) -> list[str]:
-    """All keys of a run or evaluation that has trajectories. Raises ConfigError if there is none."""
+    """Return all keys of a run or evaluation that has trajectories. Raises ConfigError if there is none."""
     keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
     if not any(map(is_trajectories, keys)):
         names = run_names(key for place in (RUNS, EVALUATIONS) for key in storage.list(place))
@@ -84,7 +84,9 @@ def files(storage: Storage, run: str) -> list[str]:
 def find(
     storage: Storage, run: str, trajectory: str, wanted: "Wanted | None" = None
 ) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
-    """All trajectories with this id in the wanted places (evaluations repeat questions), each with its file and its rewards."""
+    """Return all trajectories with this id in the wanted places (evaluations repeat questions), each with its file and its
+    rewards.
+    """
     matches = []
     keys = files(storage, run)
     for key in reversed(places(run, keys, wanted or Wanted())):
@@ -97,12 +99,14 @@ def find(
 
 
 def _rewards(storage: Storage, key: str | None) -> dict[str, dict[str, Any]]:
-    """The rows of a table of rewards, by trajectory."""
+    """Return the rows of a table of rewards, by trajectory."""
     return {row["trajectory"]: row for row in storage.read_table(key).to_pylist()} if key is not None else {}
 
 
 def listing(storage: Storage, run: str, limit: int, width: int = 80, wanted: Wanted | None = None) -> Table:
-    """The newest trajectories of a run, one per row of `width` characters, or more if an id needs them. Raises ConfigError."""
+    """Return the newest trajectories of a run, one per row of `width` characters, or more if an id needs them. Raises
+    ConfigError.
+    """
     chosen = choose(storage, run, limit, wanted or Wanted())
     rows = [
         (
@@ -121,7 +125,7 @@ def listing(storage: Storage, run: str, limit: int, width: int = 80, wanted: Wan
 
 
 def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[ListedTrajectory]:
-    """The wanted ones: at most `limit`, the newest first, or by reward. Raises ConfigError where none is."""
+    """Return the wanted ones: at most `limit`, the newest first, or by reward. Raises ConfigError where none is."""
     keys = files(storage, run)
     read, chosen = list[ListedTrajectory](), list[ListedTrajectory]()
     most = wanted.best or wanted.worst
@@ -140,7 +144,7 @@ def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[Liste
 
 
 def places(run: str, keys: Collection[str], wanted: Wanted) -> list[str]:
-    """The wanted tables of trajectories, the newest first. Raises ConfigError where none is."""
+    """Return the wanted tables of trajectories, the newest first. Raises ConfigError where none is."""
     there = sorted(filter(is_trajectories, keys), key=_age, reverse=True)
     chosen = [key for key in there if wanted.fits_place(key)]
     if not chosen and wanted.iteration is not None:
@@ -176,7 +180,7 @@ def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Listed
 
 
 def _none(run: str, read: Collection[ListedTrajectory], wanted: Wanted) -> str:
-    """Why none of the trajectories that were read is wanted."""
+    """Return why none of the trajectories that were read is wanted."""
     for name in ("status", "ability", "environment"):
         known = {getattr(each, name) for each in read}
         if (value := getattr(wanted, name)) and value not in known:

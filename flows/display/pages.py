@@ -44,7 +44,7 @@ def report(summary: Summary) -> RenderableType:
 
 
 def closing(summary: Summary, root: str, home: str) -> str:
-    """The figures in one sentence, and the next commands with the options `root` and `home`, which must not be wrapped."""
+    """Return the figures in one sentence, and the next commands with the options `root` and `home`, which must not be wrapped."""
     stalled = f"the run ended early: {summary.stalled}\n" if summary.stalled else ""
     return (
         f"{stalled}"
@@ -76,7 +76,7 @@ def page(
     examples: Sequence[str],
     where: Mapping[str, str],
 ) -> str:
-    """The page of a run as Markdown: `scores` are held-out successes by updates, `examples` trajectories."""
+    """Return the page of a run as Markdown: `scores` are held-out successes by updates, `examples` trajectories."""
     curve = [record.metrics["reward/success"] for record in records]
     lines = [f"# Run {name}", "", f"{len(records)} of {total} iterations."]
     if curve:

@@ -75,12 +75,12 @@ class ProgressDisplay:
         self._listeners.append(listener)
 
     def counted(self) -> tuple[str, ProgressLine] | None:
-        """The title and the newest line that counts items and has not ended, if there is one."""
+        """Return the title and the newest line that counts items and has not ended, if there is one."""
         counting = [line for line in self._lines if line.total and line.seconds is None]
         return (self._title, counting[-1]) if counting else None
 
     def _line(self, name: str) -> ProgressLine:
-        """The newest line of this name."""
+        """Return the newest line of this name."""
         return next(line for line in reversed(self._lines) if line.name == name)
 
     def _render(self) -> Table:
@@ -92,7 +92,7 @@ class ProgressDisplay:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """The text without markup or terminal control sequences."""
+    """Return the text without markup or terminal control sequences."""
     return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
 
 

@@ -81,5 +81,5 @@ def size(count: int | None) -> str:
 
 
 def lasted(seconds: float) -> str:
-    """A time in its largest unit."""
+    """Return a time in its largest unit."""
     return next((f"{seconds / length:.0f} {unit}" for length, unit in UNITS if seconds >= length), f"{seconds:.0f} s")

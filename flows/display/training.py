@@ -34,7 +34,7 @@ async def show(services: Services, writer: Writer, records: Sequence[Record], sc
 
 
 def line_of(records: Sequence[Record], patience: int) -> str:
-    """The newest iteration as one line."""
+    """Return the newest iteration as one line."""
     record, metrics = records[-1], records[-1].metrics
     success = metrics["reward/success"]
     line = (

@@ -147,7 +147,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wanted) -> RenderableType:
-    """The newest group with this id, or that of the trajectory with this id. Raises ConfigError if there is none."""
+    """Return the newest group with this id, or that of the trajectory with this id. Raises ConfigError if there is none."""
     keys = files(storage, run)
     found: dict[str, list[Trajectory]] = {}
     for key in places(run, keys, wanted):
@@ -202,7 +202,7 @@ def _cells(trajectory: Trajectory, rewards: dict[str, Any] | None) -> dict[str, 
 
 
 def _first(trajectory: Trajectory) -> str:
-    """The beginning of the first action."""
+    """Return the beginning of the first action."""
     if not trajectory.steps:
         return ""
     step = trajectory.steps[0]

@@ -25,7 +25,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Refe
 
 
 def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
-    """The application, which is asked by these names and addresses."""
+    """Return the application, which is asked by these names and addresses."""
     reading = Reading(storage)
 
     @cache
@@ -62,7 +62,7 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
 
 
 def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
-    """The page; what is not there is 404, and a fault of the storage 503, both in a sentence."""
+    """Return the page; what is not there is 404, and a fault of the storage 503, both in a sentence."""
 
     def shown(request: Request) -> Response:
         try:
@@ -77,7 +77,7 @@ def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
 
 
 def filtered(rows: list[TrajectoryRow], chosen: dict[str, str]) -> list[TrajectoryRow]:
-    """The rows that have the chosen status and ability, and the text somewhere; by reward if an order is chosen."""
+    """Return the rows that have the chosen status and ability, and the text somewhere; by reward if an order is chosen."""
     text = chosen["text"].lower()
     found = [
         row
@@ -92,7 +92,7 @@ def filtered(rows: list[TrajectoryRow], chosen: dict[str, str]) -> list[Trajecto
 
 
 def model_of(storage: Storage, kind: str, name: str) -> str:
-    """The model folder of a run, for its tokenizer; empty if that is not known."""
+    """Return the model folder of a run, for its tokenizer; empty if that is not known."""
     try:
         known = find_run(storage, name, "runs" if kind == "runs" else "evaluations")
         return stored_config(storage, known).policy.path if known else ""
@@ -101,7 +101,7 @@ def model_of(storage: Storage, kind: str, name: str) -> str:
 
 
 def page(storage: Storage, name: str, table: str, identity: str) -> str:
-    """The page of a trajectory, which is in the table with this key. Raises ConfigError if it is not there."""
+    """Return the page of a trajectory, which is in the table with this key. Raises ConfigError if it is not there."""
     reading = Reading(storage)
     kind = next(kind for kind in KINDS if table.startswith(f"{layout_of(kind, name).folder}/"))
     stage = next(stage for stage in reading.stages(kind, name) if table in stage.tables)

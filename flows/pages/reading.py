@@ -71,7 +71,7 @@ class Reading:
         return [(kind, name) for kind in KINDS for name in run_names(self.storage.list(kind))]
 
     def stages(self, kind: str, name: str) -> list[ShownStage]:
-        """The stages that have trajectories, newest first. Raises ConfigError if there are none."""
+        """Return the stages that have trajectories, newest first. Raises ConfigError if there are none."""
         tables: dict[str, list[str]] = {}
         for key in filter(is_trajectories, self._keys(kind, name)):
             parts = key.split("/")[2:4]
@@ -89,7 +89,7 @@ class Reading:
         raise ConfigError(f"{layout_of(kind, name).title} has no stage {slug!r}")
 
     def rows(self, kind: str, name: str, stage: ShownStage) -> list[TrajectoryRow]:
-        """All trajectories of a stage, in the order in which they were asked for."""
+        """Return all trajectories of a stage, in the order in which they were asked for."""
         keys = self._keys(kind, name)
         return [row for table in stage.tables for row in self._rows(table, rewards_of(table, keys))]
 
@@ -107,7 +107,7 @@ class Reading:
         raise ConfigError(f"{layout_of(kind, name).title} has no trajectory {identity!r} in {stage.title}")
 
     def picture(self, kind: str, name: str) -> bytes | None:
-        """The learning curve, once the run has one."""
+        """Return the learning curve, once the run has one."""
         key = layout_of(kind, name).curve
         return self.storage.read_bytes(key) if self.storage.exists(key) else None
 
@@ -133,7 +133,7 @@ class Reading:
         return {row["trajectory"]: row for row in self.storage.read_table(rewards).to_pylist()}
 
     def _learner(self, table: str, keys: list[str], identity: str) -> dict[int, list[float]]:
-        """Those of the update that was made of a table of trajectories."""
+        """Return those of the update that was made of a table of trajectories."""
         key = logprobs_of(table, keys)
         if key is None:
             return {}
@@ -142,7 +142,7 @@ class Reading:
         return dict(zip(mine["step"].to_pylist(), mine["logprobs"].to_pylist(), strict=True))
 
     def _expected(self, table: str, kind: str, name: str, keys: list[str], group: str) -> list[str]:
-        """The references of a question, from the prompts of its round, or from the held-out questions."""
+        """Return the references of a question, from the prompts of its round, or from the held-out questions."""
         prompts = RoundLayout.holding(table).prompts
         stage = "/".join(table.split("/")[:4])
         places = [prompts, *(key for key in keys if key.startswith(f"{stage}/") and key.endswith("/prompts.parquet"))]

@@ -36,7 +36,7 @@ def _page(template: str, **values: Any) -> str:
 
 
 def picture(data: bytes) -> str:
-    """The address of a picture that is inside the page; empty for bytes that are none."""
+    """Return the address of a picture that is inside the page; empty for bytes that are none."""
     kind = picture_kind(data)
     return f"data:{kind};base64,{base64.b64encode(data).decode()}" if kind else ""
 
@@ -62,7 +62,7 @@ def stage_page(
 
 
 def trajectory_page(kind: str, name: str, stage: ShownStage, found: ShownTrajectory, decode: Decode, alone: bool = False) -> str:
-    """The page of one trajectory; `alone`, it has no links to others and can be sent to anybody as a file."""
+    """Return the page of one trajectory; `alone`, it has no links to others and can be sent to anybody as a file."""
     trajectory, rewards = found.trajectory, found.rewards or {}
     sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
     earned = rewards.get("step_rewards") or []

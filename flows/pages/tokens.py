@@ -94,7 +94,7 @@ def decoder(folder: str) -> Decode:
 
 
 def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> ActionTokens:
-    """The tokens of a sampled node; none if its ids are unknown, as those of a chat server.
+    """Return the tokens of a sampled node; none if its ids are unknown, as those of a chat server.
 
     `learner` are the learner's log-probs of its tokens, or empty if it did not compute them.
     """
@@ -118,7 +118,7 @@ class Branch:
 
 
 def branches(trajectory: Trajectory) -> list[Branch]:
-    """All nodes, each after its parent; what follows a fork is one deeper than what stands before it."""
+    """Return all nodes, each after its parent; what follows a fork is one deeper than what stands before it."""
     children: dict[int, list[int]] = {}
     for number, node in enumerate(trajectory.nodes):
         children.setdefault(node.parent, []).append(number)

@@ -50,12 +50,12 @@ def refusal(settings: EngineSettings) -> str | None:
 
 
 def needed() -> str:
-    """The version that set-up installs."""
+    """Return the version that set-up installs."""
     project = tomllib.loads(NEEDED.read_text())["project"]
     return next(each.removeprefix(PINNED) for each in project["dependencies"] if each.startswith(PINNED))
 
 
 def installed(settings: EngineSettings) -> str:
-    """The version in the environment, read without running anything of it; empty if there is none."""
+    """Return the version in the environment, read without running anything of it; empty if there is none."""
     packages = map(str, settings.folder.glob("lib/python*/site-packages"))
     return next((each.version for each in distributions(name="sglang", path=list(packages))), "")

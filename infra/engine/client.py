@@ -27,7 +27,7 @@ LIMITS = httpx.Limits(keepalive_expiry=2.0)
 
 
 def adapter_name(version: str) -> str:
-    """What engines call the adapter of these weights, so that requests name it."""
+    """Return what engines call the adapter of these weights, so that requests name it."""
     return f"policy-{version}"
 
 
@@ -80,7 +80,7 @@ class EngineClient:
         return WeightComparison.of((await self._call("POST", "/weights_checker", {"action": action})).json()["ranks"])
 
     async def answers(self, limit_s: float) -> bool:
-        """Whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
+        """Return whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
         try:
             return (await self._http.get("/health", timeout=limit_s)).status_code == 200
         except httpx.HTTPError:

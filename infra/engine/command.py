@@ -64,7 +64,7 @@ def command(
     keys: Path | None = None,
     member: Member | None = None,
 ) -> list[str]:
-    """The launch line; the server's weights are called `version`, and `keys` is a file with the door's keys.
+    """Return the launch line; the server's weights are called `version`, and `keys` is a file with the door's keys.
 
     Without a name, tokens go in and out as ids, so that the server never loads a tokenizer.
 
@@ -130,7 +130,7 @@ def last_gpus(index: int, count: int, named: str | None) -> str:
 
 
 def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], visible: str | None = None) -> dict[str, str]:
-    """The engine's variables on top of `base`; `visible` are the numbers of its GPUs."""
+    """Return the engine's variables on top of `base`; `visible` are the numbers of its GPUs."""
     variables = dict(base)
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
         variables.pop(name, None)  # the engine has its own environment; without byte code its imports take half as long again

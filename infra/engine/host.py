@@ -37,7 +37,7 @@ class EngineHost:
         self._leases: dict[tuple[str, str], CopyLease] = {}
 
     def meeting(self) -> str:
-        """A free address of this machine, for the members of an engine to meet."""
+        """Return a free address of this machine, for the members of an engine to meet."""
         return f"{here(self._door.host)}:{free_port(probed_host(self._door))}"
 
     def start(
@@ -79,7 +79,7 @@ class EngineHost:
         return server.url, server.vocabulary_size
 
     def path(self, folder: PlacedFolder, part: str) -> Path:
-        """The subfolder `part` of a folder on this machine; the last few that were asked for stay."""
+        """Return the subfolder `part` of a folder on this machine; the last few that were asked for stay."""
         asked = (str(folder), part)
         lease = self._leases.pop(asked, None) or folder.lease(self._cache, part)
         self._leases[asked] = lease
@@ -88,7 +88,7 @@ class EngineHost:
         return lease.path / part if part else lease.path
 
     def ending(self) -> str:
-        """How the engine ended; empty while it lives."""
+        """Return how the engine ended; empty while it lives."""
         if self._server is None:
             return "it was not started"
         return "" if self._server.alive() else self._server.ending() or "it ended"

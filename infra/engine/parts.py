@@ -33,7 +33,7 @@ class Parts:
         return next((pid for pid in self._names if _state(pid) in ("", "Z", "X")), None)
 
     def ending(self, pid: int, log: Sequence[str]) -> str:
-        """How one ended: from the process, or from the server's `log` if it has been reaped."""
+        """Return how one ended: from the process, or from the server's `log` if it has been reaped."""
         status = _exit_status(pid)
         for line in log:
             if found := re.search(rf"pid={pid}\) crashed with exit code (-?\d+)", line):
@@ -61,7 +61,7 @@ def _state(pid: int) -> str:
 
 
 def _exit_status(pid: int) -> int | None:
-    """The status of a process that nobody has reaped yet, negative for a signal."""
+    """Return the status of a process that nobody has reaped yet, negative for a signal."""
     fields = _stat(pid)
     if not fields or fields[0] not in "ZX":
         return None
@@ -70,7 +70,7 @@ def _exit_status(pid: int) -> int | None:
 
 
 def temporary() -> Path:
-    """A new folder for the temporary files of an engine of this process: SGLang leaves sockets and others behind."""
+    """Return a new folder for the temporary files of an engine of this process: SGLang leaves sockets and others behind."""
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
 
 
@@ -86,7 +86,7 @@ def sweep() -> None:
 
 
 def _mapped(path: Path) -> bool:
-    """Whether some process of ours still has this shared memory open.
+    """Return whether some process of ours still has this shared memory open.
 
     Sandboxes, which have users of their own, are passed over: they give files of theirs any name, and map them as often as they
     like. Names are bytes, which need not be text.

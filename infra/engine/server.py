@@ -93,13 +93,15 @@ class EngineServer:
         sweep()
 
     def last_words(self) -> str:
-        """The line of the log that best explains why the engine ended."""
+        """Return the line of the log that best explains why the engine ended."""
         lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
         errors = [line for line in lines if ERROR.search(line)]
         return self._hidden((errors or lines or ["it wrote nothing"])[-1])[:500]
 
     def ending(self) -> str:
-        """How the engine ended, with the error for which it did if its log has one: a killed engine's last line says nothing."""
+        """Return how the engine ended, with the error for which it did if its log has one: a killed engine's last line says
+        nothing.
+        """
         lines = self._child.log_tail(200)
         if self._child.alive and self._parts is not None and (part := self._parts.gone()) is not None:
             return self._parts.ending(part, lines)
@@ -108,7 +110,7 @@ class EngineServer:
         return ": ".join([self._child.ending, *(self._hidden(line)[:500] for line in errors[-1:])])
 
     def _hidden(self, line: str) -> str:
-        """A line of the log without the key."""
+        """Return a line of the log without the key."""
         return line.replace(self.key, "[key]")
 
     def again(
@@ -182,7 +184,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapters: Mapping[str
 
 
 def probed_host(door: Door) -> str:
-    """Where to see whether a port is taken."""
+    """Return where to see whether a port is taken."""
     return door.host if door.host.count(".") == 3 else LOOPBACK
 
 
@@ -211,11 +213,11 @@ def _wait(server: EngineServer, timeout_s: float) -> None:
 
 
 def _serves(url: str, key: str) -> bool:
-    """Whether one token comes all the way through (the server's own health check takes a second)."""
+    """Return whether one token comes all the way through (the server's own health check takes a second)."""
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     return answers(f"{url}/generate", 30.0, headers(key), body)
 
 
 def _ready(url: str, key: str) -> bool:
-    """Whether a server that takes no requests has come so far that the engine can."""
+    """Return whether a server that takes no requests has come so far that the engine can."""
     return answers(f"{url}/health", 5.0, headers(key))

@@ -33,7 +33,7 @@ class WeightGroup:
     rank: int
 
     def to_join(self) -> dict[str, Any]:
-        """The body of a request to join."""
+        """Return the body of a request to join."""
         return {
             "master_address": self.address,
             "master_port": self.port,
@@ -44,7 +44,7 @@ class WeightGroup:
         }
 
     def to_load(self, bucket: Bucket) -> dict[str, Any]:
-        """The body of a request to load the tensors that come next."""
+        """Return the body of a request to load the tensors that come next."""
         return {
             "names": bucket.names,
             "dtypes": [bucket.dtype] * len(bucket.names),
@@ -55,7 +55,7 @@ class WeightGroup:
         }
 
     def to_compare(self, buckets: Sequence[Bucket]) -> dict[str, Any]:
-        """What the engine's own code in environment/equality.py is told of tensors that come to be compared."""
+        """Return what the engine's own code in environment/equality.py is told of tensors that come to be compared."""
         return {"group": self.name, "buckets": [asdict(each) for each in buckets]}
 
 

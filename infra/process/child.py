@@ -77,7 +77,7 @@ class Child:
         return self._process.pid
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The command's own exit status once it has ended, 128 + signal when a signal ended it."""
+        """Return the command's own exit status once it has ended, 128 + signal when a signal ended it."""
         return self._process.wait(timeout_s)
 
     @property
@@ -104,7 +104,7 @@ class Child:
             ) from None
 
     def log_tail(self, n: int = 20) -> list[str]:
-        """The last `n` lines the command wrote that are not blank."""
+        """Return the last `n` lines the command wrote that are not blank."""
         # Through our own descriptor: another child may have taken over the path.
         size = os.fstat(self._output.fileno()).st_size
         lines = os.pread(self._output.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace").splitlines()
@@ -112,13 +112,13 @@ class Child:
 
 
 def in_words(status: int) -> str:
-    """An exit status, of which signals are negative or, as a shell has it, above 128."""
+    """Return an exit status, of which signals are negative or, as a shell has it, above 128."""
     number = -status if status < 0 else status - 128
     return f"killed by signal {number}" if number > 0 else f"exit status {status}"
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A free TCP port at an address of this machine (another process may take it before the caller does)."""
+    """Return a free TCP port at an address of this machine (another process may take it before the caller does)."""
     while True:
         port = random.randrange(*PORTS)
         if not port_in_use(port, host):

@@ -43,7 +43,7 @@ def identity() -> str:
 
 
 def is_running(process: str) -> bool | None:
-    """Whether the process with this identity runs; None where only another machine or container can know, or it is none."""
+    """Return whether the process with this identity runs; None where only another machine or container can know, or it is none."""
     found = FORM.fullmatch(process)
     if not found or found["place"] != _place():
         return None
@@ -96,7 +96,7 @@ def busy_seconds(pid: int) -> float:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on `host`."""
+    """Return whether only this machine reaches a server that listens on `host`."""
     return host in LOCAL
 
 
@@ -111,7 +111,7 @@ def check_host(host: str) -> None:
 
 
 def names_of(host: str) -> tuple[str, ...]:
-    """The names and addresses by which a server that listens on `host` is asked, in small letters and without brackets."""
+    """Return the names and addresses by which a server that listens on `host` is asked, in small letters and without brackets."""
     if is_local(host):
         return LOCAL
     names = [host]
@@ -122,12 +122,12 @@ def names_of(host: str) -> tuple[str, ...]:
 
 
 def here(host: str) -> str:
-    """The host at which this machine asks a server that listens on `host`."""
+    """Return the host at which this machine asks a server that listens on `host`."""
     return "127.0.0.1" if host in ALL else f"[{host}]" if ":" in host else host
 
 
 def told(host: str) -> str:
-    """The host that others type to reach it."""
+    """Return the host that others type to reach it."""
     return socket.gethostname() if host in ALL else here(host)
 
 

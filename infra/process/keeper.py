@@ -45,7 +45,7 @@ def descendants(root: int) -> list[int]:
 
 
 def given_environment() -> dict[bytes, bytes]:
-    """What this process was started with; Python may have added a locale of its own to `os.environ`."""
+    """Return what this process was started with; Python may have added a locale of its own to `os.environ`."""
     with open("/proc/self/environ", "rb") as file:
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
         return {name: value for name, _, value in pairs}

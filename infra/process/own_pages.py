@@ -21,7 +21,7 @@ _POLICY_VIOLATION = 1008
 
 
 def for_own_pages(application: Application, hosts: Collection[str] | None = LOCAL) -> Application:
-    """The ASGI application, which refuses what a page of another site asks for with status 403, over HTTP and websockets.
+    """Return the ASGI application, which refuses what a page of another site asks for with status 403, over HTTP and websockets.
 
     Such a page reaches a server by its address, or by a name of its own that leads here. So the Host of a request must be one of
     `hosts` (without them, any), its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link
@@ -62,6 +62,6 @@ def refusal(scope: Message, hosts: Collection[str] | None) -> str:
 
 
 def _named(authority: str) -> tuple[str, str] | None:
-    """The name or address and the port of `host[:port]`."""
+    """Return the name or address and the port of `host[:port]`."""
     match = _HOST.fullmatch(authority)
     return ((match[1] or match[2]).lower(), match[3] or "") if match else None

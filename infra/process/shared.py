@@ -121,7 +121,7 @@ def _paths(home: Home, name: str) -> tuple[Path, Path]:
 
 
 def _open_write(fifo: Path) -> int | None:
-    """The FIFO's write end, if a keeper reads it."""
+    """Return the FIFO's write end, if a keeper reads it."""
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # there is no FIFO, or nobody reads it
@@ -169,7 +169,7 @@ def wait_until_healthy(child: Child, healthy: Callable[[], bool], timeout_s: flo
 def answers(
     url: str, timeout_s: float, headers: Mapping[str, str] | None = None, body: Mapping[str, object] | None = None
 ) -> bool:
-    """Whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
+    """Return whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
     method = "GET" if body is None else "POST"
     try:
         asked = httpx.request(method, url, timeout=timeout_s, headers=headers, json=body, trust_env=False, verify=_authorities())
@@ -180,7 +180,7 @@ def answers(
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """What a server's certificate is checked with. httpx would read it again, 17 ms of a processor, for each request."""
+    """Return what a server's certificate is checked with. httpx would read it again, 17 ms of a processor, for each request."""
     return httpx.create_ssl_context(trust_env=False)
 
 

@@ -19,7 +19,7 @@ Server = Literal["prefect", "mlflow"]
 
 
 def prepared(server: Server) -> Path:
-    """Where this environment keeps the database for its version of the server."""
+    """Return where this environment keeps the database for its version of the server."""
     return Path(sys.prefix, "share", "nbrl", f"{server}-{version(server)}.db")
 
 

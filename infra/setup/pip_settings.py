@@ -15,7 +15,7 @@ SECTIONS = ("global", "install", ":env:")
 
 
 def pip_settings(listing: str) -> dict[str, list[str]]:
-    """Every setting's words: pip separates several by white space."""
+    """Return every setting's words: pip separates several by white space."""
     found: dict[str, str] = {}
     for section in SECTIONS:
         for line in listing.splitlines():

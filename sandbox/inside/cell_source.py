@@ -19,7 +19,9 @@ class CellSource:
         self._shell.transform_cell = self._first
 
     def _first(self, raw_cell: str) -> str:
-        """The second call has its result. If this one fails it is the stock method's, whose traceback shows nothing of ours."""
+        """The second call has its result. If this one fails it is the stock method's, whose traceback shows nothing of
+        ours.
+        """
         self._end()
         transformed: str = self._shell.transform_cell(raw_cell)
         self._shell.transform_cell = partial(self._second, raw_cell, transformed)

@@ -59,7 +59,7 @@ class Channel:
         self._number = 0
 
     def receive(self) -> Any:
-        """The next value from the host."""
+        """Return the next value from the host."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         while True:

@@ -86,8 +86,9 @@ class ForkedKernel(IPythonKernel):
 
     @classmethod
     def prepare(cls, prelude: str = "") -> "ForkedKernel":
-        """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm, what the
-        trusted `prelude` defines. Raises RuntimeError when the prelude fails."""
+        """Return the kernel as far as it can be shared: the shell, its history off, its error and display paths warm, what the
+        trusted `prelude` defines. Raises RuntimeError when the prelude fails.
+        """
         config = configuration()
         config.Kernel._execute_sleep = 0.0
         session = Session(config=config, key=b"replaced after the fork")
@@ -154,7 +155,7 @@ class ForkedKernel(IPythonKernel):
         restore_in_children(session, self._loop)
 
     def _by_libzmq(self, shell: int, iopub: int, stdin: int, control: int, heartbeat: int) -> tuple[DirectReplies, Publisher]:
-        """The stream of the shell channel and the thread of the others."""
+        """Return the stream of the shell channel and the thread of the others."""
         context = zmq.Context()
 
         def serve(kind: int, descriptor: int) -> "zmq.Socket[Any]":

@@ -13,7 +13,7 @@ def allow_nested_runs(loop: Any) -> None:
     """
 
     def apart(stock: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, run as if no loop ran where the kernel's does."""
+        """Return the function, run as if no loop ran where the kernel's does."""
 
         @wraps(stock)
         def run(*given: Any, **options: Any) -> Any:

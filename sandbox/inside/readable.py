@@ -14,7 +14,9 @@ _LINES = frozenset(
 
 
 def readable(data: dict[str, Any]) -> str | None:
-    """The text to show in the place of the plain text of `data`, by media types; None where that says enough or nothing does."""
+    """Return the text to show in the place of the plain text of `data`, by media types; None where that says enough or nothing
+    does.
+    """
     plain = data.get("text/plain")
     if isinstance(plain, str) and not _NAME.fullmatch(plain):
         return None

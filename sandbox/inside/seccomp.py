@@ -55,7 +55,9 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
 
 def program() -> bytes:
-    """The filter as `struct sock_filter`s, ready for bwrap's --seccomp or for `install`. Raises OSError where there is none."""
+    """Return the filter as `struct sock_filter`s, ready for bwrap's --seccomp or for `install`. Raises OSError where there is
+    none.
+    """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no system call filter is known for {platform.machine()}")
     get_action_available, refuse = 2, ctypes.c_uint32(_ERRNO)

@@ -22,7 +22,7 @@ class Breach(Exception):  # noqa: N818  (it names what the peer did)
 
 
 def hello(role: Literal["DEALER", "SUB", "ROUTER", "XPUB"]) -> bytes:
-    """The first bytes to send: greeting and READY. Messages may follow once the parser is `ready`."""
+    """Return the first bytes to send: greeting and READY. Messages may follow once the parser is `ready`."""
     ready = b"\x05READY\x0bSocket-Type" + struct.pack("!I", len(role)) + role.encode()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
     return greeting + bytes((_COMMAND, len(ready))) + ready
@@ -60,7 +60,7 @@ class Parser:
         self._buffer += data
 
     def take(self) -> list[bytes] | None:
-        """The frames of the next message; None when more bytes are needed. Raises Breach."""
+        """Return the frames of the next message; None when more bytes are needed. Raises Breach."""
         if not self._greeted and not self._greet():
             return None
         while (part := self._part()) is not None:
@@ -93,7 +93,7 @@ class Parser:
         return True
 
     def _part(self) -> tuple[int, bytes] | None:
-        """The flags (without LONG) and the body of the next frame, counted in `_size`; None if it is incomplete."""
+        """Return the flags (without LONG) and the body of the next frame, counted in `_size`; None if it is incomplete."""
         buffer = self._buffer
         if len(buffer) < 2:
             return None

@@ -28,7 +28,7 @@ def unfinished(line: str) -> str:
 
 
 def _line(text: str) -> tuple[str, int]:
-    """What a terminal shows of one line, and where its cursor stands."""
+    """Return what a terminal shows of one line, and where its cursor stands."""
     shown: list[str] = []
     at = 0
     for part in _PARTS.findall(text):

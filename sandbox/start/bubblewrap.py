@@ -117,7 +117,7 @@ class Bubblewrap:
         return (self._process.poll() or 0) < 0
 
     def complaints(self) -> str:
-        """The stderr output before the first cell, which tells why a start failed."""
+        """Return the stderr output before the first cell, which tells why a start failed."""
         size = os.fstat(self._complaints).st_size
         return os.pread(self._complaints, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 
@@ -171,7 +171,7 @@ class Bubblewrap:
 
 
 def _filter(settings: SandboxSettings) -> bytes:
-    """The system call filter; empty if the machine has none and none is required."""
+    """Return the system call filter; empty if the machine has none and none is required."""
     try:
         return seccomp.program()
     except OSError as error:

@@ -54,7 +54,7 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
 
 
 def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]:
-    """The first message to a kernel. Its only secret is the kernel's own key."""
+    """Return the first message to a kernel. Its only secret is the kernel's own key."""
     mib = 1024 * 1024
     return {
         "connection": {**address.connection_info(), "key": address.key.decode()},

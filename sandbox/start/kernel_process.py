@@ -29,7 +29,7 @@ class Address:
     key: bytes
 
     def of(self, channel: str) -> str:
-        """The ZeroMQ address of one of the five channels."""
+        """Return the ZeroMQ address of one of the five channels."""
         return f"ipc://{self.prefix}-{CHANNELS.index(channel) + 1}"
 
     def remove(self) -> None:
@@ -38,14 +38,14 @@ class Address:
             Path(f"{self.prefix}-{number}").unlink(missing_ok=True)
 
     def connection_info(self) -> KernelConnectionInfo:
-        """The address in the format of a Jupyter connection file."""
+        """Return the address in the format of a Jupyter connection file."""
         ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, start=1)}
         info = {"transport": "ipc", "ip": str(self.prefix), "key": self.key, "kernel_name": "python3"}
         return cast(KernelConnectionInfo, {**info, "signature_scheme": "hmac-sha256", **ports})
 
 
 def unbound(channels: Sequence[str] = CHANNELS) -> list[socket.socket]:
-    """A kernel's listening sockets, without names yet."""
+    """Return a kernel's listening sockets, without names yet."""
     return [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in channels]
 
 

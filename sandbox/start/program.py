@@ -15,7 +15,7 @@ _FOLDER = "/opt/nbrl"
 
 
 def confined_program(file: Path, modules: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """The command line that runs the Python file at `file`, which imports only installed packages and `modules`.
+    """Return the command line that runs the Python file at `file`, which imports only installed packages and `modules`.
 
     `modules` are host files and folders by their place relative to the folder in which it finds modules; it can only read them.
 

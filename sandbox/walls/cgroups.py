@@ -44,7 +44,7 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
-    """The hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is not visible."""
+    """Return the hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is not visible."""
     groups: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
@@ -120,7 +120,7 @@ class Group:
         self._free = free
 
     def holds(self, pid: int) -> bool:
-        """Whether the process is a member of every group that bounds it."""
+        """Return whether the process is a member of every group that bounds it."""
         return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._bounds)
 
     def take(self, pid: int) -> None:

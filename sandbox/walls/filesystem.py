@@ -32,7 +32,7 @@ class Root:
 
 
 def find_bubblewrap() -> str:
-    """The path of bwrap. Raises SandboxUnavailable, which says how to install it."""
+    """Return the path of bwrap. Raises SandboxUnavailable, which says how to install it."""
     path = shutil.which("bwrap")
     if path is None:
         raise SandboxUnavailable("bubblewrap (bwrap) is not on PATH: install the package `bubblewrap`")
@@ -40,7 +40,7 @@ def find_bubblewrap() -> str:
 
 
 def python_root(interpreter: Interpreter) -> Root:
-    """The root for an interpreter and its installed packages, wherever they lie on this machine."""
+    """Return the root for an interpreter and its installed packages, wherever they lie on this machine."""
     compile_once(interpreter)
     base, executable = interpreter.base, interpreter.executable
     binds: list[tuple[str, str]] = [("/usr", "/usr")]

@@ -40,7 +40,7 @@ class Interpreter:
 
 
 def for_kernels(settings: SandboxSettings) -> Interpreter:
-    """The Python of kernels. Raises SandboxUnavailable if the environment that they should have cannot run them."""
+    """Return the Python of kernels. Raises SandboxUnavailable if the environment that they should have cannot run them."""
     if settings.environment is not None:
         return _of(CHECKOUT / settings.environment)
     return _of(MADE) if os.path.lexists(MADE) else own()
@@ -53,7 +53,8 @@ def own() -> Interpreter:
 
 
 def versions(settings: SandboxSettings) -> dict[str, str]:
-    """What kernels have by name: the minor version of Python, and where they have an environment of their own its packages.
+    """Return what kernels have by name: the minor version of Python, and where they have an environment of their own its
+    packages.
 
     Those of nbrl's own differ with extras and GPUs. Raises SandboxUnavailable if there is no Python for them.
     """

@@ -116,7 +116,7 @@ def _reap_all() -> None:
 
 
 def group_names(parents: Iterable[str | os.PathLike[str]], start: str | os.PathLike[str] | None) -> list[str]:
-    """The parents, and the groups beside each other that are named `start` and a kernel's name, where there are such."""
+    """Return the parents, and the groups beside each other that are named `start` and a kernel's name, where there are such."""
     names = [os.fspath(parent) for parent in parents]
     if start is not None:
         with contextlib.suppress(OSError), os.scandir(os.path.dirname(start)) as entries:
@@ -143,7 +143,7 @@ def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
 
 
 def launch_arguments() -> tuple[str, ...]:
-    """The beginning of this script's command line."""
+    """Return the beginning of this script's command line."""
     return sys.executable, "-I", "-S", os.path.abspath(__file__)
 
 

@@ -52,7 +52,7 @@ MEANINGS: dict[Protection, Meaning] = {
 
 
 def pid_of(pidfd: int) -> int:
-    """The pid, as this process sees it, of a living process. Raises SandboxError if it has ended."""
+    """Return the pid, as this process sees it, of a living process. Raises SandboxError if it has ended."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pid" and int(value) > 0:
@@ -61,7 +61,7 @@ def pid_of(pidfd: int) -> int:
 
 
 def lacking(pidfd: int, group: Group | None) -> dict[Protection, str]:
-    """The protections that a process does not have, each with what was found instead."""
+    """Return the protections that a process does not have, each with what was found instead."""
     pid = pid_of(pidfd)
     try:
         faults = _look(Path(f"/proc/{pid}"))
@@ -84,7 +84,7 @@ def demand(settings: SandboxSettings, missing: dict[Protection, str]) -> None:
 
 
 def refusal(name: Protection, found: str) -> SandboxUnavailable:
-    """The error for a required protection that is missing."""
+    """Return the error for a required protection that is missing."""
     optional = "" if name in SandboxSettings.INDISPENSABLE else f", or take {name} out of sandbox.require"
     return SandboxUnavailable(f"a kernel would run without {name} ({found}): {MEANINGS[name].fix}{optional}")
 

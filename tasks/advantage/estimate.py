@@ -16,7 +16,7 @@ EQUAL = 1e-9  # of the largest reward: totals that differ by less are equal, for
 
 
 def equal(totals: np.ndarray, largest: float) -> bool:
-    """Whether the totals [any number] of rewards, of which none is above `largest` in size, differ by rounding alone."""
+    """Return whether the totals [any number] of rewards, of which none is above `largest` in size, differ by rounding alone."""
     return not len(totals) or bool(np.isfinite(largest) and np.ptp(totals) <= EQUAL * largest)
 
 

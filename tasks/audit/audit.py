@@ -156,5 +156,5 @@ class Audit:
         yield from replay(self._storage, self._config, self._run, record, policy, staleness)
 
     def _sampler(self, before: list[Record]) -> Weights:
-        """The policy that samples the batch of the iteration after these."""
+        """Return the policy that samples the batch of the iteration after these."""
         return sampler_of(self._run, before, len(before), self._config.pipeline.lag)

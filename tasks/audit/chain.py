@@ -70,7 +70,7 @@ def _check_weights(storage: Storage, checkpoint: str, digest: str) -> Iterator[s
 
 
 def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> str:
-    """The digest of the order that an iteration's artifacts make."""
+    """Return the digest of the order that an iteration's artifacts make."""
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     (advantages,) = (artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]

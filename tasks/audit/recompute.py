@@ -44,7 +44,7 @@ class Rescored(NamedTuple):
 def rescored(
     storage: Storage, settings: RewardSettings, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table
 ) -> Rescored:
-    """What the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
+    """Return what the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
     unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
@@ -153,7 +153,7 @@ class Recompute:
 
 
 def same(recorded: pa.Table, recomputed: pa.Table) -> bool:
-    """Whether two tables have the same columns and rows; floats may differ by 1e-9 of their value."""
+    """Return whether two tables have the same columns and rows; floats may differ by 1e-9 of their value."""
     return set(recorded.column_names) == set(recomputed.column_names) and _close(recorded.to_pylist(), recomputed.to_pylist())
 
 

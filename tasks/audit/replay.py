@@ -55,7 +55,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
 
 
 def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
-    """A storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
+    """Return a storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
     aside = Storage(StorageSettings(root=str(folder / "storage")))
     for table in (table for each in (order, *order.repeats) for table in (*each.trajectories, each.advantages)):
         aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))

@@ -77,7 +77,7 @@ class _Held(NamedTuple):
 
 
 def read(storage: Storage, label: str) -> Side:
-    """What RUN, RUN@N or the name of an evaluation names; a run of that name goes first.
+    """Return what RUN, RUN@N or the name of an evaluation names; a run of that name goes first.
 
     Raises ConfigError if there is nothing of that name or nothing was evaluated, and MissingError or DamagedError where its files
     are not those that were written.
@@ -178,7 +178,7 @@ class Setting(ClosedModel):
 
 
 def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
-    """The settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
+    """Return the settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
     deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
     found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
     rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
@@ -186,7 +186,7 @@ def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
 
 
 def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | None, ...]]:
-    """The values of the keys in which those sides differ that are not None."""
+    """Return the values of the keys in which those sides differ that are not None."""
     keys = dict.fromkeys(key for each in sides if each is not None for key in each)
     return {
         key: tuple(None if each is None else each.get(key) for each in sides)

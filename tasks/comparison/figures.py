@@ -34,7 +34,7 @@ class Pair(ClosedModel):
 
 
 def scores_by_question(answers: pa.Table, asked: pa.Table, mode: str) -> dict[ComparedQuestion, float]:
-    """The score of each question that counts in this mode; `asked` are the questions as the evaluation had them.
+    """Return the score of each question that counts in this mode; `asked` are the questions as the evaluation had them.
 
     One that was asked under two ids has the mean of both.
     """
@@ -53,7 +53,7 @@ def _question(answered: Mapping[str, Any], asked: Mapping[str, Any]) -> Compared
 
 
 def paired(first: tuple[str, Mapping[ComparedQuestion, float]], second: tuple[str, Mapping[ComparedQuestion, float]]) -> Pair:
-    """The paired bootstrap over the questions that both have; each side is its label and its scores."""
+    """Return the paired bootstrap over the questions that both have; each side is its label and its scores."""
     one, two = first[1], second[1]
     common = sorted(one.keys() & two.keys())
     found = difference([one[each] for each in common], [two[each] for each in common]) if common else None

@@ -53,13 +53,13 @@ class RunRow(ClosedModel):
 
 
 def overview(storage: Storage) -> list[RunRow]:
-    """All of them, those that began last first. What is damaged has a row too."""
+    """Return all of them, those that began last first. What is damaged has a row too."""
     rows = [_row(storage, kind, name, keys) for kind in (RUNS, EVALUATIONS) for name, keys in _by_name(storage, kind)]
     return sorted(rows, key=lambda row: (-(row.began or 0.0), row.kind, row.name))
 
 
 def _by_name(storage: Storage, kind: Kind) -> list[tuple[str, dict[str, int | None]]]:
-    """Each with the keys of its files and their sizes, as far as they are known."""
+    """Return each with the keys of its files and their sizes, as far as they are known."""
     sizes = storage.sizes(kind)
     found: dict[str, dict[str, int | None]] = {}
     for key, size in sizes.items() if sizes is not None else [(key, None) for key in storage.list(kind)]:
@@ -127,7 +127,7 @@ def _planned(run: Run | None, newest: Epoch | None) -> int | None:
 
 
 def _summarised(storage: Storage, layout: RunLayout, keys: Collection[str], done: int) -> State | None:
-    """How a run ended whose summary is of all its iterations; a run continued after its end has one of fewer."""
+    """Return how a run ended whose summary is of all its iterations; a run continued after its end has one of fewer."""
     if layout.summary not in keys:
         return None
     summary = storage.read_json(layout.summary)
@@ -153,7 +153,7 @@ def _state(storage: Storage, layout: RunLayout, complete: State | None, facts: d
 
 
 def _logs(storage: Storage, layout: RunLayout, keys: Collection[str], newest: Epoch | None) -> str:
-    """The folder with the logs: beside the run, or in the home of its newest start, with the host if that is another one."""
+    """Return the folder with the logs: beside the run, or in the home of its newest start, with the host if that is another one."""
     beside = f"{layout.folder}/logs"
     if any(key.startswith(f"{beside}/") for key in keys):
         return storage.uri(beside)

@@ -30,7 +30,7 @@ class ComparisonPage(ClosedModel):
 
 
 def page(sides: Sequence[Side]) -> ComparisonPage:
-    """The page of all of them that MLflow has. Nothing is raised: the comparison does not depend on MLflow."""
+    """Return the page of all of them that MLflow has. Nothing is raised: the comparison does not depend on MLflow."""
     try:
         return _page(sides)
     except Exception as error:
@@ -69,7 +69,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def draw(sides: Sequence[Compared]) -> bytes:
-    """A PNG: rollouts as lines, held-out evaluations as points, a determined sigmoid dashed with its ceiling dotted.
+    """Return a PNG: rollouts as lines, held-out evaluations as points, a determined sigmoid dashed with its ceiling dotted.
 
     An evaluation of its own, which has no curve, is a horizontal line.
     """
@@ -105,5 +105,5 @@ def draw(sides: Sequence[Compared]) -> bytes:
 
 
 def _text(label: str) -> str:
-    """A label that is neither mathematics nor hidden from the legend."""
+    """Return a label that is neither mathematics nor hidden from the legend."""
     return label.replace("$", r"\$").lstrip("_")

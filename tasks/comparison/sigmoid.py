@@ -96,7 +96,7 @@ def fit(points: Sequence[CurvePoint]) -> Fit:
 
 
 def _curve(scaled: Floats, start: float, share: float, log_middle: float, steepness: float) -> Floats:
-    """The sigmoid, also at no tokens; `share` is what the ceiling takes of the way from the start to 1."""
+    """Return the sigmoid, also at no tokens; `share` is what the ceiling takes of the way from the start to 1."""
     with np.errstate(divide="ignore"):
         logit = steepness * (np.log(scaled) - log_middle)
     risen: Floats = start + share * (1 - start) / (1 + np.exp(np.clip(-logit, -500, 500)))
@@ -113,7 +113,7 @@ def _ceiling(parameters: Floats) -> float:
 
 
 def _guesses(success: Floats) -> list[Floats]:
-    """Where to begin: a bend early, in the middle and beyond the end of the curve."""
+    """Return where to begin: a bend early, in the middle and beyond the end of the curve."""
     start, top = float(np.clip(success[0], 0.0, 0.95)), float(np.clip(success.max(), 0.0, 1.0))
     share = float(np.clip(_share(start, top), 0.05, 0.95))
     return [np.array([start, share, np.log(middle), 2.0]) for middle in (0.15, 0.5, 2.0)]
@@ -124,7 +124,7 @@ _HIGHEST = np.array([1.0, 1.0, np.log(BEYOND), STEEPEST])
 
 
 def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats | None:
-    """The parameters with the smallest squared error that one of the guesses leads to."""
+    """Return the parameters with the smallest squared error that one of the guesses leads to."""
     from scipy.optimize import OptimizeWarning, curve_fit
 
     found: list[tuple[float, Floats]] = []

@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"-?\d+\.0")
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says the format."""
+    """Return the suffix that says the format."""
     return (path.with_suffix("") if path.suffix.lower() == ZIPPED else path).suffix.lower()
 
 
@@ -34,7 +34,7 @@ def is_zipped(path: Path) -> bool:
 
 
 def contents(path: Path) -> bytes:
-    """What is in a file of text, unpacked. Raises ConfigError where that is more than TEXT_BYTES."""
+    """Return what is in a file of text, unpacked. Raises ConfigError where that is more than TEXT_BYTES."""
     parts, left = list[bytes](), TEXT_BYTES
     with opened(path) as file:
         while part := file.read(1 << 20):  # asked for a gigabyte at once, it would make room for one

@@ -40,7 +40,7 @@ TRUTH = "ground_truth"  # of a structure that says how an answer is scored
 def read_questions(
     path: Path, columns: Mapping[str, str], rule: Rule, key: str = "data", attached: dict[str, Path] | None = None
 ) -> pa.Table:
-    """The questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
+    """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
     A file without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
     `key` is where the settings stand, for errors; the files that questions come with are added to `attached` by their digest.
@@ -117,7 +117,7 @@ def questions_of(
 
 
 def read_passages(path: Path, key: str) -> pa.Table:
-    """The passages of a file, in its column `passage`. Raises ConfigError."""
+    """Return the passages of a file, in its column `passage`. Raises ConfigError."""
     path = path.absolute()
     (field,) = CORPUS_SCHEMA
     table = read_table(path, key, {field.name: _text})
@@ -125,12 +125,12 @@ def read_passages(path: Path, key: str) -> pa.Table:
 
 
 def _name(path: Path) -> str:
-    """The file's name as a part of ids."""
+    """Return the file's name as a part of ids."""
     return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in path.stem)[:80] or "file"
 
 
 def _text(value: Any) -> Any:
-    """A value as text, in a list too: numbers as they are written, but 42.0 is 42, since some rules would read it as 420."""
+    """Return a value as text, in a list too: numbers as they are written, but 42.0 is 42, since some rules would read it as 420."""
     match value:
         case bool():
             return json.dumps(value)
@@ -146,7 +146,7 @@ def _text(value: Any) -> Any:
 
 
 def _number(text: str) -> str:
-    """A number as it is written, but 42.0 as 42 and 1e+16 with all its digits."""
+    """Return a number as it is written, but 42.0 as 42 and 1e+16 with all its digits."""
     if whole := _WHOLE.fullmatch(text):
         return whole[1]
     if "e" in text.lower() and abs((number := Decimal(text)).adjusted()) < _SHORT and number == number.to_integral_value():
@@ -155,7 +155,7 @@ def _number(text: str) -> str:
 
 
 def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -> pa.ChunkedArray:
-    """The file's column `name` as our `field`; a single value where a list is needed becomes a list of one."""
+    """Return the file's column `name` as our `field`; a single value where a list is needed becomes a list of one."""
     if name not in table.column_names:
         hint = did_you_mean(name, nested.paths(table))
         raise ConfigError(f"{where} lacks the column {field.name!r}; {hint} {key}.columns.{field.name} names it")
@@ -248,7 +248,7 @@ def _decimals(value: Any) -> Any:
 
 
 def _named(text: str, other: str, most: int, signs: bool = True) -> str:
-    """The text as a name, with `-` for what matches `other`.
+    """Return the text as a name, with `-` for what matches `other`.
 
     A digest of the text keeps names apart that would come out the same; without `signs`, only where letters or digits are lost.
     """

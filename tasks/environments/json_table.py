@@ -26,7 +26,7 @@ class Number(str):
 
 
 def json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:
-    """The objects of a file as rows. Values of columns that nothing converts may be of any shape and are left out."""
+    """Return the objects of a file as rows. Values of columns that nothing converts may be of any shape and are left out."""
     columns: dict[str, dict[int, Any]] = {}  # the values that are given, by their rows
     places: list[int] = []
     for place, row in objects(path, Number):
@@ -60,7 +60,7 @@ def _check_dense(name: str, values: Iterable[Any]) -> None:
 
 
 def _array(path: Path, name: str, values: list[Any], places: Sequence[int]) -> pa.Array:
-    """The values as a column; where some are lists, another is a list of one.
+    """Return the values as a column; where some are lists, another is a list of one.
 
     Raises ValueError with the place of the first that does not go with those before it.
     """
@@ -131,7 +131,7 @@ def _place(path: Path, place: int) -> str:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError if it has a name twice."""
+    """Return an object of JSON. Raises ValueError if it has a name twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

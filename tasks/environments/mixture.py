@@ -67,7 +67,7 @@ class Taken(NamedTuple):
 def prompts_from(
     questions: pa.Table, weights: Mapping[str, float], seed: int, cursor: int, count: int, retired: Collection[str] = ()
 ) -> Taken:
-    """The first `count` prompts from `cursor` on whose questions are not among the `retired` ids.
+    """Return the first `count` prompts from `cursor` on whose questions are not among the `retired` ids.
 
     Where every question is retired, all are asked again.
     """
@@ -86,7 +86,7 @@ def prompts_from(
 
 
 def prompts_at(questions: pa.Table, weights: Mapping[str, float], seed: int, cursor: int, count: int) -> pa.Table:
-    """The `count` prompts at `cursor` in the order of a run with this seed, whose environments have these weights.
+    """Return the `count` prompts at `cursor` in the order of a run with this seed, whose environments have these weights.
 
     `questions` are the training questions of all environments, those of each together.
     """

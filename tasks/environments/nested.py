@@ -11,7 +11,7 @@ from nbrl.infra.parse import json_value
 
 
 def paths(table: pa.Table) -> list[str]:
-    """The columns and, with dots, what lies in them: answers.text is that of the structures, or lists of them, in answers."""
+    """Return the columns and, with dots, what lies in them: answers.text is that of the structures, or lists of them, in answers."""
     return [each for field in table.schema for each in below(field.name, field.type)]
 
 
@@ -23,7 +23,7 @@ def below(name: str, kind: pa.DataType) -> list[str]:
 
 
 def found(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column, or what lies in one."""
+    """Return a column, or what lies in one."""
     if name in table.column_names:
         return table[name]
     root = next(each for each in table.column_names if name.startswith(f"{each}."))
@@ -32,7 +32,7 @@ def found(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _kind(kind: pa.DataType, keys: Sequence[str]) -> pa.DataType:
-    """The type of what lies below the keys in values of a type."""
+    """Return the type of what lies below the keys in values of a type."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_kind(kind.value_type, keys))
     known = keys and pa.types.is_struct(kind) and kind.get_field_index(keys[0]) >= 0
@@ -40,7 +40,7 @@ def _kind(kind: pa.DataType, keys: Sequence[str]) -> pa.DataType:
 
 
 def member(value: Any, keys: Sequence[str]) -> Any:
-    """What lies below the keys in nested objects; of a list, that of each entry."""
+    """Return what lies below the keys in nested objects; of a list, that of each entry."""
     if isinstance(value, list):
         return [member(each, keys) for each in value]
     if not keys or not isinstance(value, dict):
@@ -49,7 +49,7 @@ def member(value: Any, keys: Sequence[str]) -> Any:
 
 
 def list_in(text: str) -> list[Any] | None:
-    """The list that a text holds, as JSON or as Python writes it; None if it holds none."""
+    """Return the list that a text holds, as JSON or as Python writes it; None if it holds none."""
     if not text.lstrip().startswith("["):
         return None
     for read in (json_value, ast.literal_eval):
@@ -60,19 +60,19 @@ def list_in(text: str) -> list[Any] | None:
 
 
 def is_message(keys: set[str]) -> bool:
-    """Whether they are those of a message of a chat server, or of ShareGPT."""
+    """Return whether they are those of a message of a chat server, or of ShareGPT."""
     return {"role", "content"} <= keys or {"from", "value"} <= keys
 
 
 def messages_in(text: str | None) -> list[dict[str, Any]] | None:
-    """The messages that a text holds; None if it holds none."""
+    """Return the messages that a text holds; None if it holds none."""
     found = list_in(text or "") or []
     are_messages = found and all(isinstance(each, dict) and is_message({*each}) for each in found)
     return found if are_messages else None
 
 
 def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """The user's turn, after a turn of the system if there is one. Raises ValueError with what else there is."""
+    """Return the user's turn, after a turn of the system if there is one. Raises ValueError with what else there is."""
     if not messages:
         return None
     turns = [(str(each.get("role") or each.get("from")).lower(), _said(each)) for each in messages]
@@ -83,7 +83,7 @@ def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """The text of a message, which may be in parts. Raises ValueError."""
+    """Return the text of a message, which may be in parts. Raises ValueError."""
     content = message.get("content") or message.get("value")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") == "text"]

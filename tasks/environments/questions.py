@@ -88,19 +88,21 @@ def check(questions: pa.Table, where: str) -> None:
 
 
 def attach(paths: Sequence[Path], where: str, attached: dict[str, Path]) -> list[dict[str, str]]:
-    """The files of a question, as SCHEMA has them; their paths are added to `attached` by their digest. Raises ConfigError."""
+    """Return the files of a question, as SCHEMA has them; their paths are added to `attached` by their digest. Raises
+    ConfigError.
+    """
     digests = {name: sha256(data) for name, data in _read(paths, where, ATTACHED_BYTES).items()}
     attached |= dict(zip(digests.values(), paths, strict=True))
     return [{"name": name, "digest": digest} for name, digest in digests.items()]
 
 
 def attached_column(where: str, rows: Sequence[Any], folder: Path | None, attached: dict[str, Path]) -> pa.Array:
-    """The files of each row: a path or a list of them, within the folder; an empty one is none. Raises ConfigError."""
+    """Return the files of each row: a path or a list of them, within the folder; an empty one is none. Raises ConfigError."""
     return pa.array([attach(_paths(where, row, folder), where, attached) for row in rows], SCHEMA.field("files").type)
 
 
 def expected_columns(where: str, rows: Sequence[Any], folder: Path | None) -> dict[str, pa.Array]:
-    """The references and names of the files that each row expects, given as its attached files are. Raises ConfigError."""
+    """Return the references and names of the files that each row expects, given as its attached files are. Raises ConfigError."""
     expected = [_read(_paths(where, row, folder), where, EXPECTED_BYTES) for row in rows]
     references = [reference_of(files) if files else "" for files in expected]
     names = [list(files) for files in expected]
@@ -121,7 +123,7 @@ def _paths(where: str, row: Any, folder: Path | None) -> list[Path]:
 
 
 def _read(paths: Sequence[Path], where: str, limit: int) -> dict[str, bytes]:
-    """The contents of the files by their names."""
+    """Return the contents of the files by their names."""
     found: dict[str, bytes] = {}
     for path in paths:
         if not NAME.fullmatch(path.name):

@@ -17,7 +17,7 @@ Environments = dict[str, EnvironmentSettings]
 
 
 def unusable(name: object) -> str:
-    """Why an environment cannot have this name; empty if it can."""
+    """Return why an environment cannot have this name; empty if it can."""
     if not isinstance(name, str):
         return (
             f"{name!r} is no name of an environment, as YAML reads no, yes, on, off, null and numbers without quotes; put the "

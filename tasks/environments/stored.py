@@ -46,12 +46,12 @@ class Contents(NamedTuple):
 
 
 def load(environments: Mapping[str, Environment]) -> dict[str, Tables]:
-    """What every environment gives. Raises ConfigError if that cannot be had."""
+    """Return what every environment gives. Raises ConfigError if that cannot be had."""
     return {name: environment.load(f"environments.{name}") for name, environment in environments.items()}
 
 
 def contents_of(environments: Mapping[str, Environment], loaded: Mapping[str, Tables]) -> dict[str, Contents]:
-    """The contents of each environment, from what `load` returned."""
+    """Return the contents of each environment, from what `load` returned."""
     return {
         name: Contents(
             loaded[name].train if environment.weight else SCHEMA.empty_table(),
@@ -63,7 +63,8 @@ def contents_of(environments: Mapping[str, Environment], loaded: Mapping[str, Ta
 
 
 def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables], split: str) -> pa.Table:
-    """The questions of a split of all environments, one after another; with several environments their ids begin with its name.
+    """Return the questions of a split of all environments, one after another; with several environments their ids begin with its
+    name.
 
     An environment of weight 0 has no training questions.
     """
@@ -81,7 +82,7 @@ def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables],
 
 
 def digests(storage: Storage, layout: DataLayout) -> dict[str, str] | None:
-    """The SHA-256 of each table by its key; None unless all that the environments gave is on storage.
+    """Return the SHA-256 of each table by its key; None unless all that the environments gave is on storage.
 
     Raises DamagedError where one is none: an index of passages is kept in a folder of that name.
     """
@@ -137,7 +138,7 @@ def _copy(environments: Mapping[str, Environment], storage: Storage, source: Dat
 
 
 def read(storage: Storage, layout: DataLayout, split: str) -> pa.Table:
-    """The questions that `write` wrote. Raises DamagedError if they are not what was written."""
+    """Return the questions that `write` wrote. Raises DamagedError if they are not what was written."""
     written = digests(storage, layout)
     if written is None:
         raise MissingError(f"{storage.uri(layout.digests)} does not exist")
@@ -152,7 +153,7 @@ def _read(storage: Storage, layout: DataLayout, split: str, written: Mapping[str
 
 
 def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Contents] | None:
-    """The contents of each environment, from storage alone; None unless all of it is there.
+    """Return the contents of each environment, from storage alone; None unless all of it is there.
 
     Raises DamagedError if a table is not what was written.
     """
@@ -168,7 +169,7 @@ def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, En
 
 
 def corpora(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Place]:
-    """Where the passages of each environment are that has any."""
+    """Return where the passages of each environment are that has any."""
     return _corpora(layout, environments, digests(storage, layout) or {})
 
 
@@ -187,7 +188,7 @@ def check(storage: Storage, layout: DataLayout) -> None:
 
 
 def tested_column(where: str, table: pa.Table, columns: Mapping[str, str], rules: Sequence[str]) -> list[str]:
-    """The reference of each row by the rule code; empty for other rows. Raises ConfigError."""
+    """Return the reference of each row by the rule code; empty for other rows. Raises ConfigError."""
     tests, setup, entry_points = (_values(table, columns.get(name, name)) for name in TESTED)
     if columns.get(TESTED[0], TESTED[0]) not in table.column_names:
         if FETCHED not in table.column_names:
@@ -211,7 +212,9 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 
 def _strings(value: Any) -> list[str]:
-    """A list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError with what is none."""
+    """Return a list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError with what is
+    none.
+    """
     values = list_in(value) or [value] if isinstance(value, str) else value or []
     for each in values if isinstance(values, list) else [values]:
         if not isinstance(each, str):

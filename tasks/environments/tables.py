@@ -37,7 +37,7 @@ class _Row(dict[str, Any]):
 
 
 def plain(value: Any) -> Any:
-    """A value with its numbers as numbers."""
+    """Return a value with its numbers as numbers."""
     match value:
         case Number():
             return json_value(value)
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Table:
-    """The table of all rows, at least one. Values of JSON are as `converts` makes them.
+    """Return the table of all rows, at least one. Values of JSON are as `converts` makes them.
 
     Columns that nothing in `converts` names are not read: they are there, and empty. `key` is where the setting stands, for
     errors. Raises ConfigError if there is no such file, or it is not what it must be.
@@ -63,7 +63,7 @@ def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Tabl
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows, with values of any shape where it is JSON; `row[name]` of what a row lacks is None. Raises ConfigError."""
+    """Return the rows, with values of any shape where it is JSON; `row[name]` of what a row lacks is None. Raises ConfigError."""
     rows: list[dict[str, Any]] = []
     names = set[str]()
     for file in files_of(path, "data"):
@@ -79,7 +79,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def files_of(path: Path, key: str) -> list[Path]:
-    """The files that a path means, in their order: itself, those in a folder, or those of a pattern such as train-*.parquet."""
+    """Return the files that a path means, in their order: itself, those in a folder, or those of a pattern such as
+    train-*.parquet.
+    """
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -93,7 +95,7 @@ def files_of(path: Path, key: str) -> list[Path]:
 
 
 def is_text(path: Path, key: str) -> bool:
-    """Whether all that the path means is text without types: CSV or TSV."""
+    """Return whether all that the path means is text without types: CSV or TSV."""
     return all(kind_of(each) in (".csv", ".tsv") for each in files_of(path, key))
 
 
@@ -121,7 +123,7 @@ def _in_folder(path: Path) -> list[Path]:
 
 
 def _hidden(path: Path) -> bool:
-    """Whether it is left by a program, such as a copy under way; a folder or a pattern does not mean it."""
+    """Return whether it is left by a program, such as a copy under way; a folder or a pattern does not mean it."""
     return path.name.startswith(".")
 
 
@@ -184,7 +186,7 @@ def _arrow_table(path: Path, used: Collection[str] | None) -> pa.Table:
 
 
 def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[str]], pa.Table], rows: int) -> pa.Table:
-    """All columns, of which those that are not used are empty and not read."""
+    """Return all columns, of which those that are not used are empty and not read."""
     if used is None or len(set(names)) < len(names):
         return read(names)
     found = read([name for name in names if name in used])

@@ -74,7 +74,7 @@ def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -
 
 
 def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: pa.Table) -> pa.Table:
-    """Those of rows of a round's index; a function that Ray Data maps."""
+    """Return those of rows of a round's index; a function that Ray Data maps."""
     trajectories = joined(block, storage.read_table)
     rewards = rewards.filter(pc.is_in(rewards["trajectory"], value_set=trajectories["id"].combine_chunks()))
     questions = questions.filter(pc.is_in(questions["id"], value_set=trajectories["group"].combine_chunks()))
@@ -82,13 +82,13 @@ def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: 
 
 
 def question_id(environment: str, group: str) -> str:
-    """A question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
+    """Return a question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
     prefix = f"{environment}:"
     return group if group.startswith(prefix) else prefix + group
 
 
 def header(summary: EvaluationSummary) -> list[str]:
-    """The columns of the table of scores."""
+    """Return the columns of the table of scores."""
     ks = sorted({k for each in summary.scores for k in each.pass_at})
     several = ["majority"] if summary.samples > 1 else []
     return ["questions", "n", "success", *(f"pass@{k}" for k in ks), *several, "F1"]
@@ -113,7 +113,7 @@ def _row(scores: Scores, columns: Sequence[str], mode: str, brief: bool) -> list
 
 
 def markdown(summary: EvaluationSummary, where: str) -> str:
-    """The page; `where` is the address of the table of all answers."""
+    """Return the page; `where` is the address of the table of all answers."""
     columns = header(summary)
     lines = [
         f"# Evaluation of {summary.subject.name}",

@@ -51,7 +51,7 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
 
 
 def was_delivered(storage: Storage, config: RunConfig, name: str) -> bool:
-    """Whether the evaluation was delivered to the MLflow of these settings, which is not asked."""
+    """Return whether the evaluation was delivered to the MLflow of these settings, which is not asked."""
     tracking = Tracking(config.tracking, Home(config.home))
     try:
         return dict(storage.read_json(EvaluationLayout(name).delivered)) == {"uri": tracking.uri}
@@ -91,7 +91,7 @@ def _deliver(
 
 
 def _table(answers: pa.Table) -> pa.Table:
-    """The answers in the words of the table, of which a reference is one text."""
+    """Return the answers in the words of the table, of which a reference is one text."""
     joined = [" | ".join(references) for references in answers["references"].to_pylist()]
     table = answers.select(["question", "answer"]).append_column("reference", pa.array(joined, pa.string()))
     table = table.append_column("score", answers["success"])
@@ -136,7 +136,7 @@ def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None
 
 
 def unusable_champion(storage: Storage, recipe: str) -> str:
-    """Why the champion of a recipe cannot be used, in a sentence; empty if it can, or if there is none."""
+    """Return why the champion of a recipe cannot be used, in a sentence; empty if it can, or if there is none."""
     try:
         if recorded(storage, recipe) is not None:
             champion(storage, recipe)
@@ -146,7 +146,7 @@ def unusable_champion(storage: Storage, recipe: str) -> str:
 
 
 def _asked_alike(storage: Storage, one: EvaluationSummary, other: EvaluationSummary) -> bool:
-    """Whether two evaluations asked the same questions in the same way and scored the answers by the same rules."""
+    """Return whether two evaluations asked the same questions in the same way and scored the answers by the same rules."""
     first, second = (
         (each.mode, each.samples, each.environments, each.scores[0].questions, _questions(storage, each), _rules(storage, each))
         for each in (one, other)
@@ -155,7 +155,7 @@ def _asked_alike(storage: Storage, one: EvaluationSummary, other: EvaluationSumm
 
 
 def _questions(storage: Storage, summary: EvaluationSummary) -> str | None:
-    """The digest of the questions, None if it was lost."""
+    """Return the digest of the questions, None if it was lost."""
     data = EvaluationLayout(summary.name).data
     return (digests(storage, data) or {}).get(data.split("held_out"))
 

@@ -36,12 +36,12 @@ class Scores:
         return "/".join(part for part in (self.environment, self.ability) if part) or "all"
 
     def headline(self, mode: str) -> Estimate:
-        """The score that counts in this mode of asking: that of the vote, or the mean success."""
+        """Return the score that counts in this mode of asking: that of the vote, or the mean success."""
         return self.majority if mode == "vote" and self.majority is not None else self.success
 
 
 def by_question(answers: pa.Table) -> dict[str, Samples]:
-    """The rows of each question, in the order in which the questions were asked.
+    """Return the rows of each question, in the order in which the questions were asked.
 
     Trajectories that failed for the infrastructure say nothing about the policy and are left out.
     """
@@ -54,7 +54,7 @@ def by_question(answers: pa.Table) -> dict[str, Samples]:
 
 
 def scores(answers: pa.Table) -> list[Scores]:
-    """Those over all questions first, then those of each environment followed by those of its abilities."""
+    """Return those over all questions first, then those of each environment followed by those of its abilities."""
     questions = list(by_question(answers).values())
     found = [_scores(questions)]
     environments = list(dict.fromkeys(samples[0]["environment"] for samples in questions))
@@ -83,12 +83,12 @@ def _scores(questions: Sequence[Samples], environment: str = "", ability: str = 
 
 
 def success(samples: Samples) -> float:
-    """The share of a question's samples that are right."""
+    """Return the share of a question's samples that are right."""
     return _mean(samples, "success")
 
 
 def majority(samples: Samples) -> float:
-    """The success of the answer that most samples give, the first of several; a sample without an answer has no vote.
+    """Return the success of the answer that most samples give, the first of several; a sample without an answer has no vote.
 
     Answers are equal after the normalisation of question answering. Nobody's answer is wrong.
     """
@@ -100,13 +100,13 @@ def majority(samples: Samples) -> float:
 
 
 def question_scores(answers: pa.Table, mode: str) -> dict[str, float]:
-    """The score of each question that counts in this mode, by the question's id."""
+    """Return the score of each question that counts in this mode, by the question's id."""
     score: Callable[[Samples], float] = majority if mode == "vote" else success
     return {name: score(samples) for name, samples in by_question(answers).items()}
 
 
 def metrics(found: Sequence[Scores], mode: str) -> dict[str, float]:
-    """The scores as metrics: `success`, `success_low`, `pass@2`, …, each of an environment or ability below its label."""
+    """Return the scores as metrics: `success`, `success_low`, `pass@2`, …, each of an environment or ability below its label."""
     values: dict[str, float] = {}
     for each in found:
         suffix = "" if each.label == "all" else f"/{each.label}"

@@ -56,7 +56,7 @@ def pass_at(samples: int, right: int, k: int) -> float:
 
 
 def estimate(scores: Scores) -> Estimate:
-    """The mean over questions with its percentile bootstrap interval; the questions are what is drawn. Empty: all NaN."""
+    """Return the mean over questions with its percentile bootstrap interval; the questions are what is drawn. Empty: all NaN."""
     if not scores:
         return Estimate(np.nan, np.nan, np.nan, 0)
     means = _resampled(np.asarray(scores, dtype=np.float64))
@@ -65,7 +65,7 @@ def estimate(scores: Scores) -> Estimate:
 
 
 def difference(first: Scores, second: Scores) -> Difference:
-    """The paired bootstrap of `second` less `first`; `[i]` of both is the score of the same question.
+    """Return the paired bootstrap of `second` less `first`; `[i]` of both is the score of the same question.
 
     `p` is twice the smaller share of resamples on one side of zero, counted as in Davison and Hinkley 1997, section 4.2. Raises
     ValueError where the lengths differ.

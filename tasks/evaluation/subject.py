@@ -33,7 +33,7 @@ class Subject(ClosedModel):
 
 
 def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:
-    """The run and number of updates that `RUN` or `RUN@N` names; None if there is no such run.
+    """Return the run and number of updates that `RUN` or `RUN@N` names; None if there is no such run.
 
     Raises ConfigError where N is no number.
     """
@@ -44,7 +44,7 @@ def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:
 
 
 def subject_of_run(storage: Storage, run: str, updates: int | None) -> Subject:
-    """The policy of a run after `updates` updates, the newest by default; 0 is the model that it began with.
+    """Return the policy of a run after `updates` updates, the newest by default; 0 is the model that it began with.
 
     Raises ConfigError if its checkpoint is not there.
     """
@@ -61,7 +61,7 @@ def subject_of_run(storage: Storage, run: str, updates: int | None) -> Subject:
 
 
 def subject_of_policy(config: RunConfig) -> Subject:
-    """The model of `policy.path`."""
+    """Return the model of `policy.path`."""
     return Subject(name=config.policy.path, digest=content_digest(fetch(config.policy)))
 
 

@@ -37,7 +37,7 @@ class EvaluationSummary(ClosedModel):
 
 
 def read(storage: Storage, name: str) -> EvaluationSummary | None:
-    """The summary of the evaluation of this name, or None if it has not finished. Raises DamagedError."""
+    """Return the summary of the evaluation of this name, or None if it has not finished. Raises DamagedError."""
     key = EvaluationLayout(name).summary
     if not storage.exists(key):
         return None

@@ -25,7 +25,7 @@ class DataLayout:
         return f"{self.folder}/{name}.parquet"
 
     def corpus(self, environment: str) -> str:
-        """The passages of an environment."""
+        """Return the passages of an environment."""
         return f"{self.folder}/corpus/{environment}.parquet"
 
     @property
@@ -110,11 +110,11 @@ class RunLayout:
         return f"{self.logs}/{epoch}"
 
     def stop(self, epoch: str) -> str:
-        """The mark that asks the process of this epoch to stop."""
+        """Return the mark that asks the process of this epoch to stop."""
         return f"{self.folder}/stops/{epoch}.json"
 
     def redone(self, key: str, epoch: str) -> str:
-        """Where a result, record or summary goes that `epoch` makes again."""
+        """Return where a result, record or summary goes that `epoch` makes again."""
         stage = "/".join(key.split("/")[:4]) if key.startswith(f"{self.iterations}/") else self.folder
         return f"{stage}/redone-{epoch}/{key.removeprefix(f'{stage}/')}"
 
@@ -130,7 +130,7 @@ class RunLayout:
         return StageLayout(f"{self.iterations}/{number:06d}", epoch)
 
     def evaluation(self, updates: int, epoch: str = "") -> StageLayout:
-        """The evaluation of the policy that `updates` updates made."""
+        """Return the evaluation of the policy that `updates` updates made."""
         return StageLayout(f"{self.evaluations}/{updates:06d}", epoch)
 
     @property
@@ -175,7 +175,7 @@ class EvaluationLayout(RunLayout):
 
 
 def layout_of(kind: str, name: str) -> RunLayout:
-    """The layout of a run or, where `kind` is EVALUATIONS, of an evaluation of its own."""
+    """Return the layout of a run or, where `kind` is EVALUATIONS, of an evaluation of its own."""
     return EvaluationLayout(name) if kind == EVALUATIONS else RunLayout(name)
 
 
@@ -191,7 +191,7 @@ def place_of(trajectories: str) -> str:
 
 
 def stage_of(trajectories: str) -> tuple[bool, int] | None:
-    """Whether a run's table of trajectories is of an evaluation, with its updates, or of an iteration, counted from 1."""
+    """Return whether a run's table of trajectories is of an evaluation, with its updates, or of an iteration, counted from 1."""
     kind, _, *between = trajectories.split("/")[:-1]
     if kind != RUNS or not between:
         return None
@@ -205,21 +205,21 @@ def name_of(key: str) -> str:
 
 
 def run_names(keys: Iterable[str]) -> list[str]:
-    """Names of the runs or evaluations that keys belong to, sorted. A folder of a name that none can have is none."""
+    """Return names of the runs or evaluations that keys belong to, sorted. A folder of a name that none can have is none."""
     return sorted(name for name in {name_of(key) for key in keys} if NAME.fullmatch(name))
 
 
 def judgement(digest: str) -> str:
-    """What a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
+    """Return what a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
     return f"{JUDGEMENTS}/{digest[:2]}/{digest}.json"
 
 
 def lies_below(key: str, folder: str) -> bool:
-    """Whether a key names something in a folder; all keys lie below the empty one."""
+    """Return whether a key names something in a folder; all keys lie below the empty one."""
     parts = key.split("/")
     return key.startswith(f"{folder}/" if folder else "") and not {"", ".", ".."}.intersection(parts)
 
 
 def champion_of(recipe: str) -> str:
-    """Which checkpoint somebody chose among those of all runs of a recipe."""
+    """Return which checkpoint somebody chose among those of all runs of a recipe."""
     return f"{CHAMPIONS}/{recipe}.json"

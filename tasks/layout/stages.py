@@ -52,7 +52,7 @@ class RoundLayout:
 
     @classmethod
     def holding(cls, key: str) -> "RoundLayout":
-        """The layout of the round to which a table with this key belongs."""
+        """Return the layout of the round to which a table with this key belongs."""
         return cls(key.rpartition("/")[0])
 
 
@@ -67,7 +67,7 @@ class StageLayout:
         return RoundLayout(f"{self.folder}/{self.epoch}/round-{number}")
 
     def has_chunk(self, key: str) -> bool:
-        """Whether the key is one of a chunk of this stage, of any epoch."""
+        """Return whether the key is one of a chunk of this stage, of any epoch."""
         return key.startswith(f"{self.folder}/") and is_chunk(key)
 
     def earlier_chunks(self, number: int, policy: str, keys: Iterable[str]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class StageLayout:
         return tuple(sorted(folder for folder in folders - {mine} if folder.endswith(same)))
 
     def epoch_of(self, key: str) -> str:
-        """The epoch below whose name the key lies; empty for results and records."""
+        """Return the epoch below whose name the key lies; empty for results and records."""
         name = key.removeprefix(f"{self.folder}/").partition("/")[0]
         return name if EPOCH.fullmatch(name) else ""
 
@@ -101,7 +101,7 @@ class StageLayout:
         return f"{self.folder}/nodes"
 
     def result(self, node: str, inputs: str) -> str:
-        """The result of a node for inputs with this digest."""
+        """Return the result of a node for inputs with this digest."""
         return f"{self.results}/{node}-{inputs[:16]}.json"
 
     @property
@@ -141,20 +141,20 @@ def policy_folder(policy: str) -> str:
 
 
 def is_chunk(key: str) -> bool:
-    """Whether the key is one of a chunk of trajectories: a part of a round's table, or what was finished of one."""
+    """Return whether the key is one of a chunk of trajectories: a part of a round's table, or what was finished of one."""
     return CHUNK.search(key) is not None
 
 
 def chunk(folder: str, name: str) -> str:
-    """A chunk of finished trajectories in a folder of them."""
+    """Return a chunk of finished trajectories in a folder of them."""
     return f"{folder}/{name}.parquet"
 
 
 def is_trajectories(key: str) -> bool:
-    """Whether the key is a round's table of trajectories."""
+    """Return whether the key is a round's table of trajectories."""
     return key.endswith(f"/{TRAJECTORIES}")
 
 
 def is_update_result(key: str) -> bool:
-    """Whether the key is of what an update reports, which it stores beside its checkpoint."""
+    """Return whether the key is of what an update reports, which it stores beside its checkpoint."""
     return key.endswith(f"/{UPDATE_RESULT}")

@@ -146,7 +146,7 @@ class Learner:
         return result
 
     def open(self, checkpoint: str, part: str) -> CopyLease:
-        """The part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
+        """Return the part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
         return self._shelf.open(checkpoint, part)
 
     def settle(self) -> None:
@@ -222,7 +222,7 @@ class Learner:
 
 
 def _of_checkpoint(read: Callable[[], Read]) -> Read:
-    """What is read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or damaged."""
+    """Return what is read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or damaged."""
     try:
         return read()
     except (DamagedError, MissingError) as error:

@@ -15,5 +15,5 @@ class Places:
     nodes: NodeSettings = field(default_factory=NodeSettings)
 
     def initial(self) -> CopyLease:
-        """The initial model on this machine. Raises StorageError if it cannot be had."""
+        """Return the initial model on this machine. Raises StorageError if it cannot be had."""
         return self.model.lease(NodeCache(self.nodes))

@@ -27,7 +27,7 @@ class Mismatch(BaseModel):
         return cls(mean=float(sizes.mean()), high=float(np.quantile(sizes, QUANTILE)))
 
     def times(self, other: "Mismatch", floor: "Mismatch") -> float:
-        """The larger of both figures as a multiple of the other's, each of which counts as that of `floor` at least."""
+        """Return the larger of both figures as a multiple of the other's, each of which counts as that of `floor` at least."""
         ratios = self.mean / max(other.mean, floor.mean), self.high / max(other.high, floor.high)
         return float(np.max(ratios))  # NaN if one of them is
 

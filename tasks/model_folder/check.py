@@ -61,7 +61,7 @@ def check_targets(path: str, names: Sequence[str]) -> None:
 
 
 def linear_layers(path: str) -> set[str]:
-    """The last names of all layers but the output one that LoRA can adapt. Experts and their router are none."""
+    """Return the last names of all layers but the output one that LoRA can adapt. Experts and their router are none."""
     return {
         name.split(".")[-2]
         for name, info in weights(Path(path)).items()

@@ -131,7 +131,7 @@ def _inexact(config: Architecture) -> Iterator[str]:
 
 
 def _slides(config: Architecture) -> bool:
-    """Whether any layer sees less than all before it, by the rules of transformers."""
+    """Return whether any layer sees less than all before it, by the rules of transformers."""
     family = config.model_type
     if config.layer_types and family not in ALIKE:
         return set(config.layer_types) != {"full_attention"}

@@ -75,7 +75,7 @@ def tensors(path: Path) -> dict[str, TensorInfo]:
 
 
 def weights(folder: Path) -> dict[str, TensorInfo]:
-    """Every tensor of the folder by name. Raises UpdateError when files are incomplete."""
+    """Return every tensor of the folder by name. Raises UpdateError when files are incomplete."""
     if (folder / SINGLE).is_file():
         return tensors(folder / SINGLE)
     if not (folder / INDEX).is_file():
@@ -96,7 +96,7 @@ def weights(folder: Path) -> dict[str, TensorInfo]:
 
 
 def main_dtype(folder: Path) -> str:
-    """The dtype of the weights in a model's folder, in safetensors' names: that of most numbers if there are several."""
+    """Return the dtype of the weights in a model's folder, in safetensors' names: that of most numbers if there are several."""
     numbers = Counter[str]()
     for info in weights(folder).values():
         numbers[info.dtype] += info.elements

@@ -41,7 +41,7 @@ class _Config(BaseModel):
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it may be `owner/name` of a model of the hub; what begins with `./`, `../`, `/` or `~` is a folder."""
+    """Return whether it may be `owner/name` of a model of the hub; what begins with `./`, `../`, `/` or `~` is a folder."""
     return _HUB_NAME.fullmatch(path) is not None
 
 
@@ -63,7 +63,7 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
 
 
 def lacks(folder: Path) -> str:
-    """What a folder lacks of a model, and what to do; empty if it has all files that are needed."""
+    """Return what a folder lacks of a model, and what to do; empty if it has all files that are needed."""
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             return f"has no {name}; it must be a Hugging Face model folder"
@@ -82,7 +82,7 @@ def _config(path: Path) -> dict[str, int]:
 
 
 def check_hub(settings: PolicySettings) -> str:
-    """Why it is not known whether a hub model exists; empty when it does, was fetched before, or is a local folder.
+    """Return why it is not known whether a hub model exists; empty when it does, was fetched before, or is a local folder.
 
     Raises ConfigError when the hub does not give it.
     """
@@ -108,14 +108,16 @@ def check_hub(settings: PolicySettings) -> str:
 
 
 def fetch(settings: PolicySettings) -> Path:
-    """The model's local folder; a hub model is downloaded first."""
+    """Return the model's local folder; a hub model is downloaded first."""
     if os.path.isdir(settings.path):
         return Path(settings.path).resolve()
     return snapshot(settings, _not_given(settings))
 
 
 def snapshot(settings: PolicySettings, otherwise: str) -> Path:
-    """A copy of a hub model, whatever folder has its name. Raises ConfigError that begins with `otherwise` if there is none."""
+    """Return a copy of a hub model, whatever folder has its name. Raises ConfigError that begins with `otherwise` if there is
+    none.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -128,12 +130,12 @@ def snapshot(settings: PolicySettings, otherwise: str) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a model folder that make the model, sorted."""
+    """Return the files of a model folder that make the model, sorted."""
     return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
 
 
 def copied_with_weights(folder: Path) -> list[Path]:
-    """The files of a model folder that a checkpoint and an export take along, sorted.
+    """Return the files of a model folder that a checkpoint and an export take along, sorted.
 
     A link that leads out of the folder, and not into the hub's cache, is left out: it may name any file of this machine.
     """

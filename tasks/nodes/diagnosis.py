@@ -45,7 +45,7 @@ def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
 
 
 def _cause(means: dict[str, float], failed: float, groups: Counter[str], trajectories: pa.Table) -> str:
-    """The first cause that applies, and its remedy."""
+    """Return the first cause that applies, and its remedy."""
     if failed >= FEW:
         return f"the infrastructure, not the policy: the first failure says {_failure(trajectories)!r}"
     if not sum(trajectories["taken"].to_pylist()):

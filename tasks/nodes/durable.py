@@ -106,7 +106,7 @@ def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]])
 
 
 def _task(function: Function) -> Task[Any, Any]:
-    """A Prefect task whose runs are named by what they do, such as `rollout round 0` or `evaluate after 3 updates`."""
+    """Return a Prefect task whose runs are named by what they do, such as `rollout round 0` or `evaluate after 3 updates`."""
     name, parameters = function.__name__, inspect.signature(function).parameters
 
     title = name
@@ -116,7 +116,7 @@ def _task(function: Function) -> Task[Any, Any]:
 
 
 def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Artifact | None:
-    """What the node made earlier. If that is lost or damaged, say so, forget it, and let the node run again."""
+    """Return what the node made earlier. If that is lost or damaged, say so, forget it, and let the node run again."""
     key = results.key_of(scope, node, inputs)
     if key not in services.reads.keys_of(scope):
         return None
@@ -154,6 +154,6 @@ def _awaitable(function: Callable[..., Any]) -> Function:
 
 
 def slug(kind: str, name: str) -> str:
-    """A key that Prefect takes (small letters, digits, dashes), another one for each name."""
+    """Return a key that Prefect takes (small letters, digits, dashes), another one for each name."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"{kind}-{plain}" if plain == name else f"{kind}-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

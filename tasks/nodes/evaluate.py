@@ -36,7 +36,7 @@ def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int, search: Sea
 
 
 def first_of_each(questions: pa.Table, count: int | None) -> pa.Table:
-    """The first `count` questions of each environment, all if it is None."""
+    """Return the first `count` questions of each environment, all if it is None."""
     names = list(dict.fromkeys(questions["environment"].to_pylist()))
     parts = [questions.filter(pc.equal(questions["environment"], name)).slice(0, count) for name in names]
     return pa.concat_tables(parts)
@@ -75,7 +75,7 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
 
 
 def _answers(services: Services, trajectories: Artifact, rewards: Artifact, questions: pa.Table) -> pa.Table:
-    """The answers, in the order of the trajectories."""
+    """Return the answers, in the order of the trajectories."""
     index = places_of(services.storage, trajectories.path, trajectories.digest)
     return over_parts(index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")
 
@@ -140,7 +140,7 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
 
 
 def _stalled(services: Services, records: Sequence[Record]) -> str:
-    """The diagnosis of the iterations without an update with which the run ended; empty if it did not end with any."""
+    """Return the diagnosis of the iterations without an update with which the run ended; empty if it did not end with any."""
     skipped, settings = skipped_in_row(records), services.config.select
     if skipped >= settings.patience:
         more = "a higher select.patience goes on with this run's next prompts"

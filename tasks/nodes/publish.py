@@ -66,7 +66,7 @@ def _check_weights(finding: Finding, version: str, files: str) -> None:
 
 
 def _judged(findings: list[Finding], before: Mismatch, floor: Mismatch, tolerance: float, version: str) -> dict[str, Metric]:
-    """The mismatch of the worst engine as metrics. Raises BrokenInvariantError if it is beyond the tolerance."""
+    """Return the mismatch of the worst engine as metrics. Raises BrokenInvariantError if it is beyond the tolerance."""
     found = [Mismatch.of(finding.differences) for finding in findings]
     ratios = [each.times(before, floor) for each in found]
     for finding, now, ratio in zip(findings, found, ratios, strict=True):

@@ -34,8 +34,8 @@ def seconds_of(trajectories: Sequence[Artifact]) -> float:
 
 
 def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str, float]:
-    """What was done in an iteration's `wall` seconds. Overhead is what was neither generation, cell execution nor the update's
-    computation.
+    """Return what was done in an iteration's `wall` seconds. Overhead is what was neither generation, cell execution nor the
+    update's computation.
     """
     # A node whose result was reused took no time in this attempt; an iteration without signal has no update.
     update_s = min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
@@ -51,7 +51,7 @@ def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str
 
 
 def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
-    """How much longer the trajectories are that were learned from than all that were sampled, in sampled tokens."""
+    """Return how much longer the trajectories are that were learned from than all that were sampled, in sampled tokens."""
     names = ("update/sampled_tokens", "update/trajectories", "rollout/sampled_tokens", "rollout/trajectories")
     trained, trajectories, sampled, admitted = (metrics.get(name, 0.0) for name in names)
     return {"pipeline/trained_over_admitted_tokens": trained * admitted / trajectories / sampled} if trained and sampled else {}

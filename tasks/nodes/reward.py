@@ -37,7 +37,7 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
 
 
 def references_of(prompts: pa.Table) -> pa.Table:
-    """What answers are compared with, by the group of the trajectories."""
+    """Return what answers are compared with, by the group of the trajectories."""
     groups = prompts["group" if "group" in prompts.column_names else "id"]
     columns = prompts.select(["answers", "rule", "reference", "environment"])
     return columns.append_column("group", groups)

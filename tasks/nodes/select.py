@@ -44,7 +44,7 @@ def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: in
 
 
 def _resampled(rewards: pa.Table, judged: dict[str, Any], count: int, seed: int) -> list[str]:
-    """The trajectories of a judged group that are learned from; none of one that was dropped."""
+    """Return the trajectories of a judged group that are learned from; none of one that was dropped."""
     if not judged["kept"]:
         return []
     return resampled(rewards.filter(pc.equal(rewards["group"], judged["group"])).to_pylist(), count, seed)

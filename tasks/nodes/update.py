@@ -53,7 +53,7 @@ async def update(
 
 
 def _damaged(storage: Storage, run: Run, scope: Scope, order: UpdateOrder, error: DamagedCheckpointError) -> DamagedError:
-    """The error, with how to make again what is damaged: the checkpoint whose state the update goes on from."""
+    """Return the error, with how to make again what is damaged: the checkpoint whose state the update goes on from."""
     base, weights = order.base, scope.weights
     if base is not None and base != weights.checkpoint:
         weights = Weights(updates=updates_of(base), checkpoint=base)
@@ -61,7 +61,7 @@ def _damaged(storage: Storage, run: Run, scope: Scope, order: UpdateOrder, error
 
 
 def _keep(storage: Storage, scope: Scope, result: UpdateResult) -> Artifact:
-    """The finished checkpoint, and beside it what publish must prove."""
+    """Return the finished checkpoint, and beside it what publish must prove."""
     checkpoint = scope.next_checkpoint
     manifest = storage.read_manifest(checkpoint)
     summary = {"proof": result.proof.model_dump(), "metrics": result.metrics}
@@ -80,7 +80,7 @@ def _keep(storage: Storage, scope: Scope, result: UpdateResult) -> Artifact:
 
 
 def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The learner's metrics, its phases under `update/`, with the seconds that are the update's own computation."""
+    """Return the learner's metrics, its phases under `update/`, with the seconds that are the update's own computation."""
     renamed = {f"update/{key}" if key.startswith("seconds/") else key: value for key, value in metrics.items()}
     return renamed | {
         "update/compute_seconds": sum(metrics[f"seconds/{phase}"] for phase in COMPUTING if f"seconds/{phase}" in metrics)
@@ -116,7 +116,7 @@ def reward_table(rewards: list[dict]) -> pa.Table:
 
 
 def kept_rows(rewards: Iterable[pa.Table], selections: Iterable[pa.Table]) -> list[dict]:
-    """The rewards of the trajectories of the kept groups: of all, or of those that the selections name."""
+    """Return the rewards of the trajectories of the kept groups: of all, or of those that the selections name."""
     kept = {row["group"]: row.get(TRAJECTORIES) for selection in selections for row in selection.to_pylist() if row["kept"]}
     rows = [row for scored in rewards for row in scored.to_pylist() if row["group"] in kept]
     return [row for row in rows if (named := kept[row["group"]]) is None or row["trajectory"] in named]
@@ -141,7 +141,7 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
 
 
 def nothing_to_gain(metrics: Mapping[str, float]) -> str:
-    """Why nothing can be learned from a table with these metrics; empty if something can."""
+    """Return why nothing can be learned from a table with these metrics; empty if something can."""
     if not metrics["advantage/steps"]:
         return "no trajectory took a step"
     if metrics.get("advantage/max_abs", 1.0) < ROUNDING:

@@ -23,7 +23,7 @@ GONE = ("id", "source", "question", DROPPED, DETAIL)
 
 
 def card(stages: Mapping[str, pa.Table], wanted: Identity) -> Card:
-    """The figures of the card. `stages` are all results in order, from unify to split.
+    """Return the figures of the card. `stages` are all results in order, from unify to split.
 
     Raises BrokenInvariantError unless every row that came in is in a split or was dropped for a reason.
     """
@@ -76,7 +76,7 @@ def _histogram(stages: Mapping[str, pa.Table], name: str) -> dict[str, int]:
 
 
 def markdown(figures: Card, outputs: Mapping[str, Mapping[str, Any]]) -> str:
-    """The card for people."""
+    """Return the card for people."""
     stages = [[each["stage"], each["in"], each["kept"], _reasons(each["dropped"])] for each in figures["stages"]]
     sources = [[s["name"], s["licence"], s["rows"], s["kept"]["split"], f"`{s['sha256']}`"] for s in figures["sources"]]
     evaluation = [[e["name"], e["dropped"], f"`{e['sha256']}`"] for e in figures["evaluation"]]
@@ -135,7 +135,7 @@ def write(storage: Storage, stages: Mapping[str, pa.Table], wanted: Identity) ->
 
 
 def finished(storage: Storage) -> Card | None:
-    """The card of a finished preparation; None if it, or a file that it names, is not there or damaged."""
+    """Return the card of a finished preparation; None if it, or a file that it names, is not there or damaged."""
     try:
         figures = storage.read_json(CARD)
         for name, each in figures["outputs"].items():
@@ -147,7 +147,7 @@ def finished(storage: Storage) -> Card | None:
 
 
 def _gone(stages: Mapping[str, pa.Table]) -> pa.Table:
-    """All dropped questions with stage, reason and detail."""
+    """Return all dropped questions with stage, reason and detail."""
     parts = []
     for name, table in stages.items():
         gone = table.filter(pc.is_valid(table[DROPPED])).select(GONE)

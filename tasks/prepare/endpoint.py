@@ -63,7 +63,7 @@ class Replies:
 
 
 def asked(**content: Any) -> str:
-    """The name of a reply: the SHA-256 of all that was asked."""
+    """Return the name of a reply: the SHA-256 of all that was asked."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -79,7 +79,7 @@ class Asker:
         self._failed_in_a_row = 0
 
     async def reply(self, messages: Sequence[Message], number: int) -> str:
-        """The `number`-th reply to these messages.
+        """Return the `number`-th reply to these messages.
 
         Raises NoReplyError if the server gave none, PrepareError after FAILED_IN_A_ROW requests without one.
         """
@@ -121,7 +121,7 @@ async def asker(settings: RateSettings | DifficultySettings, replies: Path, say:
 
 
 def key_of(settings: RateSettings | DifficultySettings) -> str:
-    """The server's key; empty if it needs none. Raises ConfigError if its variable holds none."""
+    """Return the server's key; empty if it needs none. Raises ConfigError if its variable holds none."""
     try:
         return usable_key(settings.key_variable)
     except ValueError as error:

@@ -52,7 +52,7 @@ def check(settings: PrepareSettings, folder: Path) -> Counts:
 
 
 def plan(settings: PrepareSettings, folder: Path, counts: Counts) -> str:
-    """What the preparation would do, in words."""
+    """Return what the preparation would do, in words."""
     lines = [
         f"source {name}: {rows} rows, of which {counts.usable[name]} have a question and an answer"
         for name, rows in counts.rows.items()
@@ -80,7 +80,7 @@ def _by_source(table: pa.Table, names: list[str]) -> dict[str, int]:
 
 
 def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
-    """The settings in a YAML file with `a.b=c` overrides.
+    """Return the settings in a YAML file with `a.b=c` overrides.
 
     Paths in the file are relative to its folder, paths in an override to the current folder. Raises ConfigError naming the file
     or the override, the key and the remedy.

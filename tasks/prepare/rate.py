@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
 
 
 def read_verdict(reply: str) -> Verdict | None:
-    """The verdict that a reply consists of, after its thinking if it shows any; None if it is anything else.
+    """Return the verdict that a reply consists of, after its thinking if it shows any; None if it is anything else.
 
     It must be one JSON object, possibly in a fence, with exactly the two keys, once each, and integers.
     """
@@ -95,7 +95,7 @@ def read_verdict(reply: str) -> Verdict | None:
 
 
 async def rate(questions: pa.Table, settings: RateSettings, asker: Asker, progress: Progress) -> pa.Table:
-    """The questions with the columns `objectivity` and `stability`, marked; what cannot be rated is dropped.
+    """Return the questions with the columns `objectivity` and `stability`, marked; what cannot be rated is dropped.
 
     Raises PrepareError if too many cannot, or the server fails.
     """
@@ -133,18 +133,20 @@ def _messages(row: Mapping[str, Any], again: bool) -> list[Message]:
 
 
 def read_answer(reply: str) -> str | None:
-    """What stands after the last `Answer:` at the start of a line; None if nothing does. A policy without an answer is wrong."""
+    """Return what stands after the last `Answer:` at the start of a line; None if nothing does. A policy without an answer is
+    wrong.
+    """
     found = _ANSWER.findall(reply)
     return found[-1][:ANSWER_CHARS] if found and found[-1] else None
 
 
 def judge_table(samples: pa.Table) -> pa.Table:
-    """Whether each sample's answer is right, as the column `exact`, 0 or 1. For a Ray task."""
+    """Return whether each sample's answer is right, as the column `exact`, 0 or 1. For a Ray task."""
     return pa.table({"exact": pa.array([judged.exact for judged in judge(samples.to_pylist())], pa.float64())})
 
 
 async def difficulty(questions: pa.Table, settings: DifficultySettings, asker: Asker, progress: Progress, map_: Map) -> pa.Table:
-    """The questions with the column `pass_rate`, marked.
+    """Return the questions with the column `pass_rate`, marked.
 
     A pass rate is a mean over exactly `samples` answers: a question of which a request failed is unrated and dropped, and an
     answer that was not given counts as wrong. Raises PrepareError if too many are unrated, or the server fails.

@@ -30,7 +30,7 @@ class Map(Protocol):
 
 
 def marked(table: pa.Table, reasons: Sequence[Reason]) -> pa.Table:
-    """The rows, each with the reason why it is dropped, if it is."""
+    """Return the rows, each with the reason why it is dropped, if it is."""
     columns = {DROPPED: [reason and reason[0] for reason in reasons], DETAIL: [reason and reason[1] for reason in reasons]}
     for name, values in columns.items():
         table = table.append_column(name, pa.array(values, pa.string()))
@@ -38,7 +38,7 @@ def marked(table: pa.Table, reasons: Sequence[Reason]) -> pa.Table:
 
 
 def kept(table: pa.Table) -> pa.Table:
-    """The rows that stay, as the next stage takes them."""
+    """Return the rows that stay, as the next stage takes them."""
     return table.filter(pc.is_null(table[DROPPED])).drop_columns([DROPPED, DETAIL])
 
 
@@ -49,12 +49,12 @@ def drops(table: pa.Table) -> dict[str, int]:
 
 
 def blocks(table: pa.Table) -> list[pa.Table]:
-    """The rows in tables of BLOCK_ROWS; one table if there are none."""
+    """Return the rows in tables of BLOCK_ROWS; one table if there are none."""
     return [table.slice(first, BLOCK_ROWS) for first in range(0, max(1, len(table)), BLOCK_ROWS)]
 
 
 def by_ratings(questions: pa.Table, settings: FilterSettings) -> pa.Table:
-    """The questions, marked; `questions` has the columns that `rate` adds."""
+    """Return the questions, marked; `questions` has the columns that `rate` adds."""
 
     def reason(objectivity: int, stability: int) -> Reason:
         if objectivity < settings.min_objectivity:
@@ -67,7 +67,7 @@ def by_ratings(questions: pa.Table, settings: FilterSettings) -> pa.Table:
 
 
 def by_pass_rate(questions: pa.Table, settings: FilterSettings) -> pa.Table:
-    """The questions, marked; `questions` has the column that `difficulty` adds."""
+    """Return the questions, marked; `questions` has the column that `difficulty` adds."""
 
     def reason(rate: float) -> Reason:
         if rate < settings.min_pass_rate:
@@ -82,7 +82,7 @@ def _rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
 
 
 def split_of(name: str, settings: SplitSettings) -> str:
-    """The split of the question with this id: where a uniform number made of id and seed falls among the shares."""
+    """Return the split of the question with this id: where a uniform number made of id and seed falls among the shares."""
     place = int.from_bytes(hashlib.sha256(f"{settings.seed}:{name}".encode()).digest()[:8]) / 2**64
     if place < settings.train:
         return "train"
@@ -90,11 +90,11 @@ def split_of(name: str, settings: SplitSettings) -> str:
 
 
 def split(questions: pa.Table, settings: SplitSettings) -> pa.Table:
-    """The questions with the column `split`, marked; none is dropped."""
+    """Return the questions with the column `split`, marked; none is dropped."""
     names = [split_of(name, settings) for name in questions["id"].to_pylist()]
     return marked(questions.append_column("split", pa.array(names, pa.string())), [None] * len(names))
 
 
 def part(table: pa.Table, name: str) -> pa.Table:
-    """The questions of one split, with the columns of a file of questions."""
+    """Return the questions of one split, with the columns of a file of questions."""
     return table.filter(pc.equal(table["split"], name)).select(QUESTIONS.names)

@@ -35,7 +35,7 @@ def normalise(question: str) -> str:
 
 
 def shingles(text: str, ngram: int) -> frozenset[str]:
-    """The character n-grams of a text; the text itself if it is shorter."""
+    """Return the character n-grams of a text; the text itself if it is shorter."""
     return frozenset(text[start : start + ngram] for start in range(max(1, len(text) - ngram + 1)))
 
 
@@ -46,7 +46,7 @@ def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
 
 
 def sign(table: pa.Table, ngram: int, permutations: int) -> pa.Table:
-    """The MinHash of each text of the column `text`, as the column `signature`: `permutations` numbers. For a Ray task."""
+    """Return the MinHash of each text of the column `text`, as the column `signature`: `permutations` numbers. For a Ray task."""
     sets = [sorted(gram.encode() for gram in shingles(text, ngram)) for text in table["text"].to_pylist()]
     hashes = MinHash.generator(sets, num_perm=permutations, seed=SEED, scheme=SCHEME)
     values = np.concatenate([np.empty(0, np.uint32), *(each.hashvalues for each in hashes)])
@@ -54,7 +54,7 @@ def sign(table: pa.Table, ngram: int, permutations: int) -> pa.Table:
 
 
 def signatures(texts: Sequence[str], settings: SimilaritySettings, map_: Map) -> np.ndarray:
-    """The MinHashes of normalised texts, [texts, permutations] uint32."""
+    """Return the MinHashes of normalised texts, [texts, permutations] uint32."""
     table = pa.table({"text": pa.array(texts, pa.string())})
     signed = map_(blocks(table), sign, (settings.ngram, settings.permutations))
     flat = signed["signature"].combine_chunks().flatten() if len(signed) else pa.array([], pa.uint32())
@@ -78,7 +78,7 @@ class SimilarityIndex:
         return sorted(self._lsh.query(_lean(signature)))
 
     def alike(self, number: int, text: str) -> bool:
-        """Whether the exact similarity of a text of the index and another reaches the threshold."""
+        """Return whether the exact similarity of a text of the index and another reaches the threshold."""
         mine, other = shingles(self._texts[number], self._settings.ngram), shingles(text, self._settings.ngram)
         return jaccard(mine, other) >= self._settings.threshold
 
@@ -102,7 +102,7 @@ def _lean(signature: np.ndarray) -> LeanMinHash:
 def decontaminate(
     questions: pa.Table, evaluation: Mapping[str, Sequence[str]], settings: DecontaminateSettings, map_: Map
 ) -> pa.Table:
-    """The questions, marked; `evaluation` has the questions of each evaluation file by its name.
+    """Return the questions, marked; `evaluation` has the questions of each evaluation file by its name.
 
     The detail of a reason is the name of the evaluation file and the question of it.
     """
@@ -127,7 +127,7 @@ def decontaminate(
 
 
 def _phrases(text: str, words: int | None) -> list[tuple[str, ...]]:
-    """All runs of so many words."""
+    """Return all runs of so many words."""
     if words is None:
         return []
     found = _WORD.findall(text)
@@ -135,7 +135,7 @@ def _phrases(text: str, words: int | None) -> list[tuple[str, ...]]:
 
 
 def deduplicate(questions: pa.Table, sources: Sequence[str], settings: DeduplicateSettings, map_: Map) -> pa.Table:
-    """The questions, marked; the detail of a reason is the id of the question that stays in its place.
+    """Return the questions, marked; the detail of a reason is the id of the question that stays in its place.
 
     Of two the one of the earlier source stays, or of the smaller id. So the order of the rows decides nothing, and each dropped
     question is like one that stays.

@@ -31,7 +31,7 @@ VERSION = 1  # of the stages' code: a higher number has all stages done again
 
 
 def identity(settings: PrepareSettings) -> Identity:
-    """The settings that decide the prepared data, by dotted key; each source and evaluation file with its SHA-256."""
+    """Return the settings that decide the prepared data, by dotted key; each source and evaluation file with its SHA-256."""
     leaves = decisive(settings)
     for kind, files in (("sources", settings.sources), ("evaluation", settings.evaluation)):
         leaves[kind] = [file.name for file in files]
@@ -105,7 +105,7 @@ class Stages:
         self._storage, self._say = storage, say
 
     def find(self, stage: str, decides: Any, inputs: Sequence[StageResult]) -> StageResult | None:
-        """What the stage made earlier; None, and nothing is left of it, if that is lost or damaged."""
+        """Return what the stage made earlier; None, and nothing is left of it, if that is lost or damaged."""
         name = _name(stage, decides, inputs)
         try:
             made = StageResult(**self._storage.read_json(f"{name}.json"))
@@ -126,7 +126,7 @@ class Stages:
         return made
 
     def read(self, made: StageResult) -> pa.Table:
-        """All rows, with the reasons of the dropped ones."""
+        """Return all rows, with the reasons of the dropped ones."""
         return self._storage.read_table(made.path, made.digest)
 
 

@@ -27,12 +27,12 @@ Row = Mapping[str, Any]
 
 
 def read_source(source: QuestionSource) -> list[dict[str, Any]]:
-    """The file's rows with our column names; an optional column that it lacks is None. Raises ConfigError."""
+    """Return the file's rows with our column names; an optional column that it lacks is None. Raises ConfigError."""
     return _read(f"source {source.name!r}", source.path, source.columns, ("question", "answers", *OPTIONAL))
 
 
 def read_evaluation(file: EvaluationFile) -> list[str]:
-    """The file's questions; rows without one are passed over. Raises ConfigError."""
+    """Return the file's questions; rows without one are passed over. Raises ConfigError."""
     rows = _read(f"evaluation file {file.name!r}", file.path, file.columns, ("question",))
     questions = [row["question"] for row in rows if isinstance(row["question"], str) and row["question"].strip()]
     if not questions:
@@ -59,7 +59,7 @@ def _read(where: str, path: Path, columns: Mapping[str, str], ours: tuple[str, .
 
 
 def _paths(name: str, value: Any) -> list[str]:
-    """The column and what lies in it, as files.paths has them."""
+    """Return the column and what lies in it, as files.paths has them."""
     members = (value[0] if value else None) if isinstance(value, list) else value
     below = members.items() if isinstance(members, dict) else ()
     return [name, *(each for key, inner in below for each in _paths(f"{name}.{key}", inner))]
@@ -71,7 +71,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
 
 
 def unify(sources: Sequence[QuestionSource]) -> pa.Table:
-    """Every row of every source, in their order, marked with why it cannot be a question. Raises ConfigError."""
+    """Return every row of every source, in their order, marked with why it cannot be a question. Raises ConfigError."""
     rows: list[dict[str, Any]] = []
     reasons: list[Reason] = []
     for source in sources:
@@ -119,7 +119,7 @@ def _reason(asked: Any, question: Row, unknown: bool) -> Reason:
 
 
 def _text(value: Any) -> str | None:
-    """A single value as text, empty where it is missing; None for what is no answer, such as a structure."""
+    """Return a single value as text, empty where it is missing; None for what is no answer, such as a structure."""
     match value:
         case None:
             return ""
@@ -137,7 +137,7 @@ def _text(value: Any) -> str | None:
 
 
 def _encodes(text: str) -> bool:
-    """Whether the text can be stored: JSON can hold half a character."""
+    """Return whether the text can be stored: JSON can hold half a character."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -64,7 +64,7 @@ def execution_of(step: Mapping[str, Any]) -> float:
 
 
 def thought_length(step: Mapping[str, Any], target: int | None) -> float:
-    """The length facet of a cell's thought; 0 without a target length."""
+    """Return the length facet of a cell's thought; 0 without a target length."""
     return length_of(step["think"], target) if target is not None and step["kind"] == "cell" else 0.0
 
 
@@ -74,7 +74,7 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
 
 
 def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> dict[str, Any]:
-    """The rewards of one trajectory whose answer was judged.
+    """Return the rewards of one trajectory whose answer was judged.
 
     A summary runs no cell: it earns nothing for execution and does not reduce what the cells can earn. With `compat` l0 the
     answer and the cells are rewarded by L0's rules; em, f1 and answered do not change. An environment of one's own may pay each
@@ -144,12 +144,12 @@ def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
 
 
 def to_grade(block: pa.Table, storage: Storage, references: pa.Table) -> pa.Table:
-    """The function that Ray Data maps where a model judges: from rows of a round's index to what that is told of them."""
+    """Return the function that Ray Data maps where a model judges: from rows of a round's index to what that is told of them."""
     return referenced(joined(block, storage.read_table), references).select(NEEDED)
 
 
 def score_parts(block: pa.Table, storage: Storage, references: pa.Table, settings: RewardSettings) -> pa.Table:
-    """The function that Ray Data maps: from rows of a round's index, with their grades, to rows of score.SCHEMA."""
+    """Return the function that Ray Data maps: from rows of a round's index, with their grades, to rows of score.SCHEMA."""
     rows = referenced(joined(block, storage.read_table), references)
     for name in GRADES:
         rows = rows.append_column(name, block[name])

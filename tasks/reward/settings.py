@@ -21,7 +21,7 @@ class QaWeights(FiniteModel):
     high: float = Field(1.0, description="reward of a score of 1")
 
     def reward(self, exact: float, partial: float, answered: bool = True) -> float:
-        """The reward of an answer, or of files that were made, with or without an answer."""
+        """Return the reward of an answer, or of files that were made, with or without an answer."""
         return self.scaled(self.f1 * partial + self.exact * exact + self.answered * answered)
 
     def scaled(self, score: float) -> float:

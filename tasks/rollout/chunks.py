@@ -48,7 +48,7 @@ Written = Callable[[pa.Table], Awaitable[Collection[str]]]
 
 
 def index_of(trajectories: Sequence[Trajectory], part: str, digest: str) -> pa.Table:
-    """The rows of a part that holds these trajectories."""
+    """Return the rows of a part that holds these trajectories."""
     rows = [_row(trajectory, part, digest, row) for row, trajectory in enumerate(trajectories)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
@@ -85,12 +85,12 @@ def finished_of(index: pa.Table, ids: Collection[str]) -> pa.Table:
 
 
 def in_order(table: pa.Table, ids: Sequence[str], column: str = "id") -> pa.Table:
-    """The rows in the order of these ids, each of which the column has once."""
+    """Return the rows in the order of these ids, each of which the column has once."""
     return table.take(pc.index_in(pa.array(ids, pa.string()), value_set=table[column].combine_chunks()))
 
 
 def places_of(storage: Storage, key: str, digest: str) -> pa.Table:
-    """Where each trajectory of a round lies, by its id, in the round's order."""
+    """Return where each trajectory of a round lies, by its id, in the round's order."""
     return storage.read_index(key, digest).select(["id", PART, DIGEST, ROW])
 
 
@@ -166,12 +166,12 @@ def write(storage: Storage, folder: str, trajectories: pa.Table) -> tuple[str, s
 
 
 def storable(trajectory: Trajectory) -> pa.Table:
-    """The trajectory as a table of one row. Raises ValueError where it holds what cannot be stored."""
+    """Return the trajectory as a table of one row. Raises ValueError where it holds what cannot be stored."""
     return to_table([trajectory])
 
 
 def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tuple[pa.Table, list[str]]:
-    """The index of those trajectories that are in these chunks and did not fail, and the damaged chunks, as addresses.
+    """Return the index of those trajectories that are in these chunks and did not fail, and the damaged chunks, as addresses.
 
     Of one that several attempts finished, the first by the order of the keys is taken.
     """
@@ -186,7 +186,7 @@ def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tup
 
 
 def _index(storage: Storage, key: str) -> pa.Table | None:
-    """The index of a chunk, without rows if another process deleted it in the meantime; None if it is damaged."""
+    """Return the index of a chunk, without rows if another process deleted it in the meantime; None if it is damaged."""
     digest = key.rpartition("/")[2].partition(".")[0]
     try:
         return index_of(from_table(storage.read_table(key, digest)), key, digest)

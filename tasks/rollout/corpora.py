@@ -28,7 +28,8 @@ BUILD_KB = 4
 
 
 def open_corpus(home: Home, digest: str, read: Callable[[], pa.ChunkedArray], say: Callable[[str], None]) -> Corpus:
-    """The corpus whose passages have `digest`; `read` gets them, an array of strings, where no index of them is on this host.
+    """Return the corpus whose passages have `digest`; `read` gets them, an array of strings, where no index of them is on this
+    host.
 
     `say` hears when one is made. Raises InfraError when that fails, and what `read` raises.
     """

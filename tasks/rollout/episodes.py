@@ -63,7 +63,7 @@ class Episodes:
         return failed(task, f"its engine was away each of {PLAYS} times that its deadline passed") if away else trajectory
 
     def _ran_out_of_time(self, trajectory: Trajectory) -> bool:
-        """Whether the deadline ended it, or cut its last cell short."""
+        """Return whether the deadline ended it, or cut its last cell short."""
         late = trajectory.answer is None and trajectory.seconds >= self._plan.agent.deadline_s
         return late or trajectory.status is Status.TIMEOUT
 
@@ -88,7 +88,7 @@ class Episodes:
 
 
 def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
-    """Those of the files that are in the working folder, are regular and not too large."""
+    """Return those of the files that are in the working folder, are regular and not too large."""
     found = []
     for name in names:
         with suppress(SandboxError):
@@ -99,5 +99,5 @@ def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
 
 
 def failed(task: Task, reason: str) -> Trajectory:
-    """The trajectory of a task that never got a kernel."""
+    """Return the trajectory of a task that never got a kernel."""
     return task.ended(Status.FAILED, reason)

@@ -114,7 +114,7 @@ class SandboxedKernel:
 
 
 def _state(reported: object) -> object:
-    """The state in a reply, or None, since a cell can replace it by anything."""
+    """Return the state in a reply, or None, since a cell can replace it by anything."""
     match reported:
         case {"data": {"application/json": state}}:
             return state
@@ -123,5 +123,5 @@ def _state(reported: object) -> object:
 
 
 def _text(output: SandboxOutput) -> str:
-    """The text of an output. An error is only its last line: the traceback of a cell adds little and costs many tokens."""
+    """Return the text of an output. An error is only its last line: the traceback of a cell adds little and costs many tokens."""
     return f"{output.ename}: {output.evalue}" if output.kind == "error" else output.text

@@ -84,5 +84,5 @@ class RoundPlan:
     max_steps: int | None = None
 
     def limits(self, agent: AgentSettings) -> AgentSettings:
-        """The settings of an episode of this round."""
+        """Return the settings of an episode of this round."""
         return agent if self.max_steps is None else agent.model_copy(update={"max_steps": self.max_steps})

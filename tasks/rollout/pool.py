@@ -189,7 +189,7 @@ class RunnerPool:
         return work
 
     async def _left(self, plan: RoundPlan) -> list[str]:
-        """Keys of the chunks that are there."""
+        """Return keys of the chunks that are there."""
         folders = (*plan.earlier, plan.chunks)
         return [key for folder in folders for key in await asyncio.to_thread(self._storage.list, folder)]
 
@@ -235,7 +235,7 @@ async def _told(reference: Any) -> None:
 
 
 async def _answers(references: list[Any]) -> dict[int, Any]:
-    """The answers of actors by number, without those that do not come in time or are errors."""
+    """Return the answers of actors by number, without those that do not come in time or are errors."""
     asked = [asyncio.ensure_future(_await(reference)) for reference in references]
     await asyncio.wait(asked, timeout=ANSWER_S)
     answers = {}

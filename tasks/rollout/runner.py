@@ -65,7 +65,7 @@ class RowSlots:
         self._again.add(identity)
 
     def was_given_again(self, identity: str) -> bool:
-        """Whether that happened since this was asked last."""
+        """Return whether that happened since this was asked last."""
         given = identity in self._again
         self._again.discard(identity)
         return given
@@ -134,7 +134,7 @@ class Runner:
                 self._live = LiveRunner(Episodes(plan, notebooks, samplers.renderer), samplers, stack.pop_all())
 
     def _equipment(self) -> dict[str, Equipment]:
-        """What the environments bring along; an index of many passages is made once on this machine."""
+        """Return what the environments bring along; an index of many passages is made once on this machine."""
         plan, found = self._plan, dict[str, Equipment]()
         for name, each in plan.environments.items():
             corpus = Corpus.in_memory([])
@@ -145,7 +145,7 @@ class Runner:
         return found
 
     async def said(self) -> list[str]:
-        """All sentences about the start so far."""
+        """Return all sentences about the start so far."""
         return list(self._said)
 
     async def stop(self) -> None:
@@ -155,7 +155,7 @@ class Runner:
                 await live.ends.aclose()
 
     async def find(self, keys: Sequence[str], ids: Sequence[str]) -> tuple[pa.Table, list[str]]:
-        """The index of the trajectories that are in these chunks, and the addresses of damaged ones."""
+        """Return the index of the trajectories that are in these chunks, and the addresses of damaged ones."""
         return await asyncio.to_thread(found_in, self._plan.storage, keys, ids)
 
     async def run(self, name: str, plan: RoundPlan) -> None:

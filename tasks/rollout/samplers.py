@@ -126,7 +126,7 @@ class EngineSamplers:
 
 
 def turn_of(turns: Iterator[int], reaches: Sequence[Reached]) -> int:
-    """The next engine in turn of those that answered when they were asked last; of all, if none did."""
+    """Return the next engine in turn of those that answered when they were asked last; of all, if none did."""
     for turn in islice(turns, len(reaches)):
         if reaches[turn % len(reaches)].reached:
             break

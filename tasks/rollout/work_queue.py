@@ -215,7 +215,7 @@ class WorkQueue:
             self._round.doubtful += [each for each in self._round.rows if each in held]
 
     def _is_present(self, number: int, life: str) -> bool:
-        """Whether this is the runner as it was started last, and not an earlier one that was cut off."""
+        """Return whether this is the runner as it was started last, and not an earlier one that was cut off."""
         return self._lives.get(number, life) == life
 
     def _sign(self, number: int) -> None:

@@ -16,7 +16,7 @@ from nbrl.tasks.runs.run import checked_name, known_run
 
 
 def named(text: str) -> tuple[str, int | None]:
-    """The run and the number of updates of RUN[@N]. Raises ConfigError."""
+    """Return the run and the number of updates of RUN[@N]. Raises ConfigError."""
     name, at, number = text.partition("@")
     if at and not (number.isascii() and number.isdigit()):
         raise ConfigError(f"{text!r} names no checkpoint: write RUN, or RUN@N with the number of its updates")

@@ -28,7 +28,7 @@ DIFFERING = (
 
 
 def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
-    """The settings that decide a result, or with `all_` every one, as JSON values by dotted key."""
+    """Return the settings that decide a result, or with `all_` every one, as JSON values by dotted key."""
     dumped = settings.model_dump(mode="json")
     leaves: dict[str, Any] = {}
     for name, value in settings:
@@ -71,19 +71,19 @@ def _shown(leaves: dict[str, Any], key: str) -> str:
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """The settings models that an annotation allows: itself, the members of a union, or the values of a mapping or list."""
+    """Return the settings models that an annotation allows: itself, the members of a union, or the values of a mapping or list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for each in get_args(annotation) for model in members(each)]
 
 
 def is_mapping(annotation: object) -> bool:
-    """Whether the annotation is a mapping, whose keys the user chooses."""
+    """Return whether the annotation is a mapping, whose keys the user chooses."""
     return get_origin(annotation) is dict
 
 
 def dotted(model: type[BaseModel], above: str = "") -> list[str]:
-    """All keys of a model and its sections, including alternative sections, but no keys below names that the user chooses."""
+    """Return all keys of a model and its sections, including alternative sections, but no keys below names that the user chooses."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
         sections = [] if is_mapping(field.annotation) else members(field.annotation)
@@ -119,7 +119,9 @@ else:
 
 
 def as_overrides(changes: Section) -> list[str]:
-    """The changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is on."""
+    """Return the changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is
+    on.
+    """
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _given(changes, RunConfig, "")]
 
 

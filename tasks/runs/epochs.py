@@ -34,12 +34,12 @@ NAME = re.compile(r"e([0-9]{1,20})(?:-[0-9a-z]+)?\.json")
 
 
 def without_passwords(text: str) -> str:
-    """The text with `***` for the passwords of addresses in it."""
+    """Return the text with `***` for the passwords of addresses in it."""
     return PASSWORD.sub(r"\1:***@", text)
 
 
 def user() -> str:
-    """The user's name; empty where the system knows none."""
+    """Return the user's name; empty where the system knows none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -47,14 +47,14 @@ def user() -> str:
 
 
 def command() -> str:
-    """The command line of this process, without the folder of its program and without passwords."""
+    """Return the command line of this process, without the folder of its program and without passwords."""
     if not sys.argv or not sys.argv[0]:
         return ""
     return without_passwords(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:LONGEST]
 
 
 def commit() -> str:
-    """The commit that is checked out in the working folder; empty if it is in no git checkout. Starts git."""
+    """Return the commit that is checked out in the working folder; empty if it is in no git checkout. Starts git."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=GIT_S, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -106,13 +106,13 @@ def newest(storage: Storage, run: RunLayout) -> str:
 
 
 def _keys(storage: Storage, run: RunLayout) -> list[str]:
-    """Those of the epochs of a run, in their order; a file of another name is none."""
+    """Return those of the epochs of a run, in their order; a file of another name is none."""
     found = [(match, key) for key in storage.list(run.epochs) if (match := NAME.fullmatch(key.rpartition("/")[2]))]
     return [key for _, key in sorted((int(match[1]), key) for match, key in found)]
 
 
 def others_began(storage: Storage, run: RunLayout) -> bool:
-    """Whether a process other than this one may have taken an epoch of the run."""
+    """Return whether a process other than this one may have taken an epoch of the run."""
     for key in storage.list(run.epochs):
         try:
             if Epoch.model_validate(storage.read_json(key)).process != identity():
@@ -123,7 +123,7 @@ def others_began(storage: Storage, run: RunLayout) -> bool:
 
 
 def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | None:
-    """The first and the newest start of a run; None if nobody can tell them."""
+    """Return the first and the newest start of a run; None if nobody can tell them."""
     keys = _keys(storage, run)
     try:
         return (_read(storage, keys[0]), _read(storage, keys[-1])) if keys else None
@@ -136,7 +136,7 @@ def _read(storage: Storage, key: str) -> Epoch:
 
 
 def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
-    """The settings of the newest start; None if nobody can tell them."""
+    """Return the settings of the newest start; None if nobody can tell them."""
     if not (name := newest(storage, run)):
         return None
     try:

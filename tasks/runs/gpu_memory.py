@@ -50,7 +50,7 @@ class Card(NamedTuple):
 
 
 def cards(config: RunConfig) -> list[Card]:
-    """The kinds of GPUs of the training; empty on a CPU, and where the model's shape is not known."""
+    """Return the kinds of GPUs of the training; empty on a CPU, and where the model's shape is not known."""
     update, engine = config.update, config.engine
     here, joined = gpus(), config.ray.address is not None
     shape = shape_of(config.policy.path)
@@ -76,7 +76,7 @@ def cards(config: RunConfig) -> list[Card]:
 
 
 def table(config: RunConfig) -> list[str]:
-    """A line for each kind of GPU."""
+    """Return a line for each kind of GPU."""
     lines = []
     for card in cards(config):
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in card.parts.items())
@@ -167,7 +167,7 @@ def _remedy(config: RunConfig, card: Card) -> str:
 
 
 def check_reads(policy: PolicySettings, agent: AgentSettings) -> bool:
-    """Whether the model is in a folder, which then suits the agent's limits; one of the hub is not looked at.
+    """Return whether the model is in a folder, which then suits the agent's limits; one of the hub is not looked at.
 
     Raises ConfigError if it does not suit them, or there is no such model.
     """

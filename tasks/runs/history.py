@@ -91,7 +91,7 @@ class Record(BaseModel):
 
 
 def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
-    """The record of an iteration, where it happened.
+    """Return the record of an iteration, where it happened.
 
     Raises DamagedError, and BrokenInvariantError if it is of another run of that name.
     """
@@ -114,7 +114,7 @@ def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:
-    """The record of the last finished iteration, counted from the first without a gap."""
+    """Return the record of the last finished iteration, counted from the first without a gap."""
     count = finished_iterations(storage.list(run.layout.iterations), run.layout)
     return read_record(storage, run, count - 1) if count else None
 
@@ -128,7 +128,7 @@ def finished_iterations(keys: Collection[str], run: RunLayout) -> int:
 
 
 def records_among(keys: Collection[str], run: RunLayout) -> list[str]:
-    """Those of the keys of a run that are of records, without the ones that were put aside, by iteration."""
+    """Return those of the keys of a run that are of records, without the ones that were put aside, by iteration."""
     record = re.compile(rf"{re.escape(run.iterations)}/\d{{6,}}/record\.json")
     return sorted(filter(record.fullmatch, keys))
 
@@ -145,7 +145,7 @@ def check_unbroken(storage: Storage, run: Run) -> None:
 
 
 def made_in(storage: Storage, run: Run, updates: int) -> int:
-    """The iteration that made the update with this number: that number less one, or a later one if some were skipped."""
+    """Return the iteration that made the update with this number: that number less one, or a later one if some were skipped."""
     iteration = updates - 1
     while (record := read_record(storage, run, iteration)) is not None and record.updates < updates:
         iteration += 1
@@ -153,34 +153,36 @@ def made_in(storage: Storage, run: Run, updates: int) -> int:
 
 
 def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: DamagedError | MissingError) -> DamagedError:
-    """What to raise where a checkpoint of a policy is damaged: the error, and how the checkpoint is made again."""
+    """Return what to raise where a checkpoint of a policy is damaged: the error, and how the checkpoint is made again."""
     iteration = made_in(storage, run, policy.updates) + 1
     return DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again")
 
 
 def policy_after(run: Run, records: Sequence[Record]) -> Weights:
-    """The policy of a run after all of these records."""
+    """Return the policy of a run after all of these records."""
     return records[-1].policy if records else Weights(digest=run.policy)
 
 
 def position_after(records: Sequence[Record]) -> Position:
-    """Where the prompts of the iteration after these records begin."""
+    """Return where the prompts of the iteration after these records begin."""
     return records[-1].after if records else Position()
 
 
 def sampler_of(run: Run, records: Sequence[Record], iteration: int, lag: int) -> Weights:
-    """The policy that samples the batch of an iteration: the one before the last `lag` iterations before it."""
+    """Return the policy that samples the batch of an iteration: the one before the last `lag` iterations before it."""
     return policy_after(run, records[: max(0, iteration - lag)])
 
 
 def newest_policy(storage: Storage, run: Run) -> Weights:
-    """The policy after the run's last finished iteration."""
+    """Return the policy after the run's last finished iteration."""
     newest = newest_record(storage, run)
     return newest.policy if newest else Weights(digest=run.policy)
 
 
 def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
-    """The policies from which the next iterations train and sample: those after the last `lag` + 1 finished ones, newest last."""
+    """Return the policies from which the next iterations train and sample: those after the last `lag` + 1 finished ones, newest
+    last.
+    """
     count = finished_iterations(storage.list(run.layout.iterations), run.layout)
     records = [read_record(storage, run, number) for number in range(max(0, count - 1 - lag), count)]
     policies = {record.checkpoint: record.policy for record in records if record is not None and record.checkpoint}
@@ -239,7 +241,7 @@ class Summary(ClosedModel):
 
 
 def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
-    """The summary of a run that already did all its iterations, or that ended early without signal, else None.
+    """Return the summary of a run that already did all its iterations, or that ended early without signal, else None.
 
     Raises NothingLearnedError if nothing was learned in any, and ConfigError if it did more iterations than configured.
     """

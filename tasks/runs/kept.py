@@ -18,7 +18,7 @@ KeptT = TypeVar("KeptT", bound=BaseModel)
 
 
 def folder_of(key: str) -> str:
-    """The folder of the run or the evaluation to which a key belongs."""
+    """Return the folder of the run or the evaluation to which a key belongs."""
     return "/".join(key.split("/")[:2])
 
 

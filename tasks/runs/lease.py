@@ -67,7 +67,7 @@ class Writer:
     epoch: str
 
     def iteration(self, number: int, weights: Weights) -> Scope:
-        """The scope of an iteration that samples from `weights`."""
+        """Return the scope of an iteration that samples from `weights`."""
         return self._scope(number, weights)
 
     def evaluation(self, weights: Weights) -> Scope:
@@ -190,7 +190,9 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch, keep_endin
 
 
 def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverError | None:
-    """Whether another process has taken the run over; it then deletes what this one works on, which can cause any error here."""
+    """Return whether another process has taken the run over; it then deletes what this one works on, which can cause any error
+    here.
+    """
     try:
         check_newest(storage, layout, epoch.name)
     except TakenOverError as taken:
@@ -201,7 +203,7 @@ def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverE
 
 
 def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:
-    """How the newest start of a run that nobody trains ended, and when (seconds since 1970), as far as its lease tells."""
+    """Return how the newest start of a run that nobody trains ended, and when (seconds since 1970), as far as its lease tells."""
     if (lease := _lease(storage, layout)) is None:
         return Ending("KILLED", SILENT), None
     return (Ending(lease.status, lease.reason) if lease.status else Ending("KILLED", SILENT)), lease.beat
@@ -214,7 +216,7 @@ def check_free(storage: Storage, layout: RunLayout) -> None:
 
 
 def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Lease | None:
-    """The lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is not to be."""
+    """Return the lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is not to be."""
     held = holder(storage, layout)
     if held is not None and not take_over:
         raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
@@ -226,7 +228,7 @@ def _told(layout: RunLayout, held: Lease) -> str:
 
 
 def holder(storage: Storage, layout: RunLayout) -> Lease | None:
-    """The lease of the run, if a process that may be alive holds it."""
+    """Return the lease of the run, if a process that may be alive holds it."""
     lease = _lease(storage, layout)
     return lease if lease is not None and lease.is_held else None
 

@@ -49,14 +49,14 @@ class Measured(ClosedModel):
 
 
 def evaluations(config: RunConfig) -> int:
-    """How often a training evaluates: before the first iteration, in between, and after the last."""
+    """Return how often a training evaluates: before the first iteration, in between, and after the last."""
     every = config.evaluate.every
     between = (config.iterations - 1) // every if every else 0
     return between + 2
 
 
 def in_lines(measured: Measured, config: RunConfig) -> str:
-    """The measurement and what follows from it, as comments of the plan."""
+    """Return the measurement and what follows from it, as comments of the plan."""
     nodes = ", ".join(f"{name} {measured.metrics.get(f'time/{name}', 0.0):.1f}" for name in NODES)
     learnt, all_ = (measured.metrics.get(f"{node}/trajectories", 0.0) for node in ("advantage", "rollout"))
     lines = [
@@ -91,7 +91,7 @@ def new_folder() -> str:
 
 
 def inside(settings: StorageSettings, folder: str) -> StorageSettings:
-    """The folder as a storage."""
+    """Return the folder as a storage."""
     return settings.model_copy(update={"root": f"{settings.root.rstrip('/')}/{folder}"})
 
 

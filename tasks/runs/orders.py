@@ -22,7 +22,7 @@ def make_order(
     staleness: int,
     repeats: Sequence[UpdateOrder] = (),
 ) -> UpdateOrder:
-    """The order that makes the next checkpoint. `repeats` are those since the last checkpoint with a state.
+    """Return the order that makes the next checkpoint. `repeats` are those since the last checkpoint with a state.
 
     The run's last checkpoint has a state too, for a run that is given more iterations, and so has the next one after a state was
     lost.
@@ -47,7 +47,7 @@ def make_order(
 
 
 def since_state(storage: Storage, config: RunConfig, run: Run, weights: Weights) -> list[UpdateOrder]:
-    """The orders of the updates that made `weights` since the last checkpoint with a state, the oldest first.
+    """Return the orders of the updates that made `weights` since the last checkpoint with a state, the oldest first.
 
     Their tables are those of the records. Raises DamagedError where a record is gone or damaged.
     """
@@ -71,7 +71,7 @@ def since_state(storage: Storage, config: RunConfig, run: Run, weights: Weights)
 
 
 def has_state(storage: Storage, checkpoint: str) -> bool:
-    """Whether the manifest of a checkpoint names a state. Raises DamagedError."""
+    """Return whether the manifest of a checkpoint names a state. Raises DamagedError."""
     try:
         return any(name.startswith(STATES) for name in storage.read_manifest(checkpoint))
     except MissingError:
@@ -79,7 +79,7 @@ def has_state(storage: Storage, checkpoint: str) -> bool:
 
 
 def can_train_on(storage: Storage, config: RunConfig, run: Run, weights: Weights) -> bool:
-    """Whether the checkpoint is there, and has a state or is made by updates whose tables are there."""
+    """Return whether the checkpoint is there, and has a state or is made by updates whose tables are there."""
     try:
         orders = since_state(storage, config, run, weights)
     except DamagedError:
@@ -89,7 +89,7 @@ def can_train_on(storage: Storage, config: RunConfig, run: Run, weights: Weights
 
 
 def _policy_after(storage: Storage, run: Run, iterations: int) -> Weights:
-    """The policy after so many iterations."""
+    """Return the policy after so many iterations."""
     if not iterations:
         return Weights(digest=run.policy)
     record = read_record(storage, run, iterations - 1)

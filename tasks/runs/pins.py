@@ -89,7 +89,7 @@ class Champion(ClosedModel):
 
 
 def champion(storage: Storage, recipe: str) -> Champion:
-    """The champion of a recipe, whose files are there. Raises ConfigError if there is none, or a file of it is gone."""
+    """Return the champion of a recipe, whose files are there. Raises ConfigError if there is none, or a file of it is gone."""
     try:
         found = recorded(storage, recipe)
     except DamagedError as error:
@@ -114,7 +114,7 @@ def champion(storage: Storage, recipe: str) -> Champion:
 
 
 def recorded(storage: Storage, recipe: str) -> Champion | None:
-    """The champion of a recipe as it was promoted, whether or not its files are there. Raises DamagedError."""
+    """Return the champion of a recipe as it was promoted, whether or not its files are there. Raises DamagedError."""
     key = champion_of(recipe)
     try:
         return Champion.model_validate(storage.read_json(key))
@@ -131,13 +131,13 @@ def champions(storage: Storage) -> set[str]:
 
 
 def weights_digest(storage: Storage, checkpoint: str) -> str:
-    """The digest of a checkpoint's weights, by its manifest. Raises MissingError or DamagedError."""
+    """Return the digest of a checkpoint's weights, by its manifest. Raises MissingError or DamagedError."""
     part = {name: digest for name, digest in sorted(_manifest(storage, checkpoint).items()) if name.startswith(f"{HF}/")}
     return hashlib.sha256(json.dumps(part).encode()).hexdigest()
 
 
 def missing(storage: Storage, checkpoint: str) -> list[str]:
-    """Keys of the files of a checkpoint's model that its manifest names and the storage does not have."""
+    """Return keys of the files of a checkpoint's model that its manifest names and the storage does not have."""
     there = set(storage.list(checkpoint))
     names = [name for name in _manifest(storage, checkpoint) if name.startswith(f"{HF}/")]
     return [key for name in names if (key := f"{checkpoint}/{name}") not in there]

@@ -29,7 +29,7 @@ KEPT_HIDDEN, KEPT_INNER = 10, 5
 
 
 def disk(config: RunConfig) -> str:
-    """The disk space of the run's checkpoints in words; empty if the model's files are not on this machine."""
+    """Return the disk space of the run's checkpoints in words; empty if the model's files are not on this machine."""
     folder = Path(config.policy.path)
     if not folder.is_dir():
         return ""
@@ -50,7 +50,7 @@ def disk(config: RunConfig) -> str:
 
 
 def memory(config: RunConfig) -> str:
-    """The memory of a training in words; empty where `memory_shares` are."""
+    """Return the memory of a training in words; empty where `memory_shares` are."""
     shares = memory_shares(config)
     parts = ", ".join(f"{name} {in_words(each)}" for name, each in shares.items())
     return f"about {in_words(sum(shares.values()))}: {parts}" if shares else ""
@@ -122,7 +122,7 @@ def in_words(size: float) -> str:
 
 
 def plan(config: RunConfig) -> str:
-    """The resolved YAML under a summary of the quantities that determine time, memory and disk."""
+    """Return the resolved YAML under a summary of the quantities that determine time, memory and disk."""
     rollout, update = config.rollout, config.update
     batch = rollout.prompts * rollout.group_size
     kl = "no KL, no reference model"
@@ -153,7 +153,7 @@ def _steps(config: RunConfig) -> str:
 
 
 def _pipeline(config: RunConfig) -> str:
-    """What runs at the same time, and what both need."""
+    """Return what runs at the same time, and what both need."""
     lag = config.pipeline.lag
     text = "the next batch is" if lag == 1 else f"the next {lag} batches are, at once and each by runners of its own,"
     text += " sampled while this one is learned from"

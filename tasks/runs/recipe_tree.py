@@ -33,14 +33,14 @@ class _Sources:
         self.below: dict[str, _Sources] = {}
 
     def at(self, dotted: str) -> "_Sources":
-        """The node of a key below this one, which is made if there is none."""
+        """Return the node of a key below this one, which is made if there is none."""
         node = self
         for part in dotted.split("."):
             node = node.below.setdefault(part, _Sources())
         return node
 
     def names(self) -> list[str]:
-        """Where the keys below come from."""
+        """Return where the keys below come from."""
         found, left = [], [*reversed(self.below.values())]
         while left:
             node = left.pop()
@@ -60,8 +60,8 @@ class RecipeTree:
 
     @classmethod
     def read(cls, path: Path, find: Callable[[str, Path], Path]) -> "RecipeTree":
-        """The recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name that stands in a
-        recipe of some folder. Raises ConfigError.
+        """Return the recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name that
+        stands in a recipe of some folder. Raises ConfigError.
         """
         chain: list[tuple[Path, Tree]] = []
         following: Path | None = path.absolute()
@@ -100,7 +100,7 @@ class RecipeTree:
             self._assign(keys, nested, assignment)
 
     def source(self, keys: list[str]) -> str:
-        """The file or override that set the value at `keys` or a section that contains it; else the recipe's own file.
+        """Return the file or override that set the value at `keys` or a section that contains it; else the recipe's own file.
 
         A fault of a section as a whole most likely comes from the overrides below it, else from the recipe nearest to the user
         that sets something in it.

@@ -95,7 +95,7 @@ def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str)
 
 
 def _words(problem: Any) -> str:
-    """What is wrong, without pydantic's internal names."""
+    """Return what is wrong, without pydantic's internal names."""
     match problem["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
             tags = problem["ctx"].get("expected_tags", "")
@@ -112,7 +112,7 @@ def _words(problem: Any) -> str:
 
 
 def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """The settings model to which the last key should belong, and the keys as the user wrote them, without tags of unions."""
+    """Return the settings model to which the last key should belong, and the keys as the user wrote them, without tags of unions."""
     model = settings
     members: list[type[BaseModel]] = []
     written = []
@@ -137,7 +137,7 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: Kind = RUNS) -> RunConfig:
-    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied: to read.
+    """Return the configuration of the last start of a run or evaluation, on this storage, with overrides applied: to read.
 
     What starts anything by it, or asks a server, takes `trusted_config`.
     Raises ConfigError, also for an override that names another storage: the run is not there.

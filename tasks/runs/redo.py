@@ -98,7 +98,7 @@ def drop_obsolete_evaluations(storage: Storage, writer: Writer, records: Sequenc
 
 
 def _parts(storage: Storage, key: str) -> list[str]:
-    """What a node's result names besides its own object; none where the result is damaged, and the node is done again."""
+    """Return what a node's result names besides its own object; none where the result is damaged, and the node is done again."""
     try:
         return list(read_kept(storage, key, NodeResult).artifact.parts)
     except DamagedError:
@@ -106,7 +106,7 @@ def _parts(storage: Storage, key: str) -> list[str]:
 
 
 def _requested(storage: Storage, layout: RunLayout) -> str:
-    """What was put aside last; empty if nothing ever was."""
+    """Return what was put aside last; empty if nothing ever was."""
     try:
         return str(storage.read_json(layout.redo)["request"])
     except (MissingError, DamagedError, KeyError):

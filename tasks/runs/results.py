@@ -45,7 +45,7 @@ class NodeResult(ClosedModel):
 
 
 def inputs_of(scope: Scope, arguments: tuple[object, ...]) -> list[str]:
-    """What a node's result depends on: the policy that samples, and the digests and values of the arguments."""
+    """Return what a node's result depends on: the policy that samples, and the digests and values of the arguments."""
     return [scope.weights.digest, *(part for argument in arguments for part in _parts(argument))]
 
 
@@ -63,7 +63,7 @@ def key_of(scope: Scope, node: str, inputs: list[str]) -> str:
 
 
 def find(storage: Storage, scope: Scope, key: str, cache: NodeCache) -> Artifact | None:
-    """The artifact of a finished node, or None if there is no such result.
+    """Return the artifact of a finished node, or None if there is no such result.
 
     Raises MissingError or DamagedError where the result is, but not what it names, and TakenOverError if it is of a process that
     took the run over.
@@ -127,7 +127,7 @@ def _result(scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> N
 
 
 def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
-    """The results of all nodes of an iteration or an evaluation. Raises DamagedError."""
+    """Return the results of all nodes of an iteration or an evaluation. Raises DamagedError."""
     return [result for _, result in keyed_results(storage, stage)]
 
 
@@ -137,12 +137,14 @@ def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeR
 
 
 def evaluated_updates(storage: Storage, run: Run) -> list[int]:
-    """The updates of the policies that have a finished evaluation."""
+    """Return the updates of the policies that have a finished evaluation."""
     return sorted({int(key.split("/")[3]) for key in storage.list(run.layout.evaluations) if "/nodes/" in key})
 
 
 def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
-    """Whether the key belongs to an evaluation that has no result yet: of a stage without any, or a chunk of another policy."""
+    """Return whether the key belongs to an evaluation that has no result yet: of a stage without any, or a chunk of another
+    policy.
+    """
     stage = "/".join(key.split("/")[:4])
     policies = [result.inputs[0] for result in results if result.artifact.path.startswith(f"{stage}/")]
     return not policies or (is_chunk(key) and not any(f"/{policy_folder(policy)}/" in key for policy in policies))
@@ -159,7 +161,7 @@ def scores_of(storage: Storage, run: Run) -> dict[int, float]:
 
 
 def evaluation_of(storage: Storage, run: Run, policy: Weights) -> NodeResult | None:
-    """The result of the evaluation of a policy, if it finished."""
+    """Return the result of the evaluation of a policy, if it finished."""
     results = results_of(storage, run.layout.evaluation(policy.updates))
     return next((result for result in results if result.inputs[0] == policy.digest), None)
 
@@ -175,7 +177,7 @@ def read_trajectories(storage: Storage, key: str) -> pa.Table:
 
 
 def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajectory]:
-    """The trajectories of some rows of the table. Raises DamagedError if they are none."""
+    """Return the trajectories of some rows of the table. Raises DamagedError if they are none."""
     try:
         found = from_table(rows)
     except ValidationError as error:

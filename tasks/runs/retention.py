@@ -15,7 +15,7 @@ from nbrl.tasks.runs.run import Run
 
 
 def kept(made: Sequence[int], scores: Mapping[int, float], settings: CheckpointSettings) -> tuple[set[int], set[int]]:
-    """Those of the checkpoints after `made` updates that stay, and those that stay with their optimiser's state.
+    """Return those of the checkpoints after `made` updates that stay, and those that stay with their optimiser's state.
 
     `scores` are the held-out exact matches of those that were evaluated, by updates; of equal ones the newer is better.
     """
@@ -65,7 +65,7 @@ def _staying(
     scores: Mapping[int, float],
     settings: CheckpointSettings,
 ) -> tuple[dict[int, str], set[int], set[int]]:
-    """The records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError where a
+    """Return the records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError where a
     champion cannot be told.
     """
     folders, chosen = _folders(records, keys), champions(storage)
@@ -76,8 +76,8 @@ def _staying(
 
 
 def _bases(storage: Storage, folders: Mapping[int, str], keys: Sequence[str], trainable: Iterable[int]) -> set[int]:
-    """Those of the checkpoints whose states the trainable ones need: their own, or the last before. Files that the manifest does
-    not name are no state: they may be on their way to it.
+    """Return those of the checkpoints whose states the trainable ones need: their own, or the last before. Files that the
+    manifest does not name are no state: they may be on their way to it.
     """
     stated = [number for number, folder in folders.items() if _has_files(keys, folder) and has_state(storage, folder)]
     return {max(earlier) for number in trainable if (earlier := [each for each in stated if each <= number])}

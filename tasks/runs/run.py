@@ -55,7 +55,7 @@ class Prepared(BaseModel):
         return self._tables
 
     def take(self) -> Mapping[str, Tables] | None:
-        """The tables, for the last time: they may be large, and a run lasts long."""
+        """Return the tables, for the last time: they may be large, and a run lasts long."""
         taken, self._tables = self._tables, None
         return taken
 
@@ -126,7 +126,7 @@ def _check_format(layout: RunLayout, found: object) -> None:
 
 
 def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
-    """The run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
+    """Return the run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
     run = find_run(storage, name, kind)
     if run is None:
         raise unknown(storage, name, kind)
@@ -194,7 +194,7 @@ def open_run(
     kind: Kind = RUNS,
     policy: str | None = None,
 ) -> tuple[Run, bool]:
-    """The run, or evaluation, of this name with its data, and whether it was created now.
+    """Return the run, or evaluation, of this name with its data, and whether it was created now.
 
     Of several processes that try, exactly one creates it. `policy` is the digest of the model; by default it is that of the files
     of `policy.path`.
@@ -260,12 +260,12 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
 
 
 def sources_of(config: RunConfig) -> dict[str, str]:
-    """The SHA-256 of the source of each environment that has one of its own."""
+    """Return the SHA-256 of the source of each environment that has one of its own."""
     return {name: source for name, each in config.environments.items() if (source := each.source())}
 
 
 def stored_config(storage: Storage, run: Run) -> RunConfig:
-    """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
+    """Return the configuration that a run began with; what has come since is at its default. Raises ConfigError."""
     try:
         return RunConfig.model_validate(run.config)
     except ValidationError as error:

@@ -33,7 +33,7 @@ class Artifact(BaseModel):
         return {name: metric.value for name, metric in self.metrics.items()}
 
     def timed(self, node: str, seconds: float, spent: Mapping[str, float] | None = None) -> "Artifact":
-        """The same artifact with the seconds that its node took, and what else it spent."""
+        """Return the same artifact with the seconds that its node took, and what else it spent."""
         sums = of({f"time/{node}": seconds, **(spent or {})}, "sum")
         return self.model_copy(update={"metrics": {**self.metrics, **sums}})
 

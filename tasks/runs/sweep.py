@@ -107,7 +107,7 @@ def _complete_copies(storage: Storage, writer: Writer, there: Collection[str], f
 
 
 def _results(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> list[NodeResult]:
-    """The results of a stage's nodes, without those that are damaged: such a node is done again."""
+    """Return the results of a stage's nodes, without those that are damaged: such a node is done again."""
     return list(filter(None, (_result(storage, key) for key in keys if key.startswith(f"{stage.results}/"))))
 
 
@@ -119,7 +119,7 @@ def _result(storage: Storage, key: str) -> NodeResult | None:
 
 
 def _artifact(storage: Storage, result: str) -> Artifact | None:
-    """What a node made; None where its result is damaged."""
+    """Return what a node made; None where its result is damaged."""
     found = _result(storage, result)
     return found.artifact if found else None
 

@@ -75,7 +75,9 @@ def _is_solution(answer: str) -> bool:
 
 
 def _is_list(answer: str) -> bool:
-    """Whether it is a list of texts or an object, as Python, NumPy or JSON writes it; one of numbers may be an answer itself."""
+    """Return whether it is a list of texts or an object, as Python, NumPy or JSON writes it; one of numbers may be an answer
+    itself.
+    """
     return bool(_LISTED.fullmatch(answer.strip()))
 
 

@@ -82,7 +82,7 @@ def dropped(rounds: Sequence[Mapping[str, float]]) -> Counter[str]:
 
 
 def no_signal(rounds: Sequence[Mapping[str, float]]) -> str:
-    """Why nothing was kept, in words, from the metrics of an iteration's selections."""
+    """Return why nothing was kept, in words, from the metrics of an iteration's selections."""
     counts = dropped(rounds)
     unscored = f", {counts[UNSCORED]} could not be scored" if counts[UNSCORED] else ""
     return (

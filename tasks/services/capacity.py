@@ -24,7 +24,7 @@ class Demand(NamedTuple):
 
 
 def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True, ranks: bool = True) -> list[str]:
-    """What does not fit on these machines; `engines` and `ranks` of ours are wanted or not.
+    """Return what does not fit on these machines; `engines` and `ranks` of ours are wanted or not.
 
     Of ranks whose device cannot be decided nothing is said: `on_cuda` does.
     """
@@ -32,7 +32,7 @@ def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True
 
 
 def of_engine(engine: EngineSettings, machines: int) -> Machine:
-    """What an engine takes of each of its machines. Of several machines each has GPUs of its own for it."""
+    """Return what an engine takes of each of its machines. Of several machines each has GPUs of its own for it."""
     gpus = {"GPU": engine.gpus_per_machine} if machines > 1 and engine.resolved_device == "cuda" else {}
     return {**gpus, **engine.resources}
 
@@ -73,5 +73,5 @@ def _lacking(parts: Sequence[Demand], machines: Sequence[Machine]) -> Iterator[s
 
 
 def _places(machine: Machine, wanted: Machine) -> int:
-    """How many actors that take `wanted` a machine holds."""
+    """Return how many actors that take `wanted` a machine holds."""
     return math.floor(min(machine.get(name, 0) / amount for name, amount in wanted.items()) + ROUNDING)

@@ -36,8 +36,8 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
 
 async def beside(work: Awaitable[T], others: Collection[asyncio.Task[Any]], ends: Callable[[BaseException], bool]) -> T:
-    """The result of the work. Cancels it and raises the error of the first of the others that fails meanwhile, if that `ends` the
-    work; other errors of them are left to whoever awaits them.
+    """Return the result of the work. Cancels it and raises the error of the first of the others that fails meanwhile, if that
+    `ends` the work; other errors of them are left to whoever awaits them.
     """
     mine = asyncio.ensure_future(work)
     try:
@@ -66,7 +66,7 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 
 def succeeded(task: asyncio.Task[Any]) -> bool:
-    """Whether a task is done, and with a result."""
+    """Return whether a task is done, and with a result."""
     return task.done() and not task.cancelled() and task.exception() is None
 
 

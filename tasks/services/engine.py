@@ -36,7 +36,7 @@ class Served(NamedTuple):
 
 
 def adapters_of(served: Sequence[Served]) -> dict[str, PlacedFolder]:
-    """The adapters among several by name."""
+    """Return the adapters among several by name."""
     return {adapter_name(each.version): each.checkpoint for each in served if each.checkpoint is not None}
 
 
@@ -53,15 +53,15 @@ class Engine(Protocol):
         ...
 
     async def path(self, weights: Served) -> Path | None:
-        """The folder of a model on the engine's machine, or of an adapter; None for the initial model without one."""
+        """Return the folder of a model on the engine's machine, or of an adapter; None for the initial model without one."""
         ...
 
     async def ending(self) -> str:
-        """How it ended; empty while it lives, or nobody can say."""
+        """Return how it ended; empty while it lives, or nobody can say."""
         ...
 
     async def log(self) -> str:
-        """Where its log is."""
+        """Return where its log is."""
         ...
 
     async def stop(self) -> None: ...
@@ -113,7 +113,7 @@ class RemoteEngine:
         return await self._path(folder, part)
 
     async def _path(self, folder: PlacedFolder, part: str) -> Path:
-        """The subfolder `part` of a folder on every machine of the engine."""
+        """Return the subfolder `part` of a folder on every machine of the engine."""
         paths = set(await all_of(self._asked(actor.path.remote(folder, part)) for actor in self._actors.members))
         if len(paths) > 1:  # the first member tells the others
             where = ", ".join(sorted(map(str, paths)))
@@ -121,7 +121,7 @@ class RemoteEngine:
         return paths.pop()
 
     def _model(self, weights: Served) -> tuple[PlacedFolder, str]:
-        """Where the model is that the engine loads: with space for adapters always the initial one."""
+        """Return where the model is that the engine loads: with space for adapters always the initial one."""
         return (self._initial, "") if self._plan.room or weights.checkpoint is None else (weights.checkpoint, HF)
 
     async def ending(self) -> str:
@@ -169,7 +169,7 @@ class RemoteEngine:
             raise PlaceError(f"{self.name} cannot be placed: {where}") from error
 
     async def _members(self) -> list[Member | None]:
-        """What each actor is of the engine that starts next: None if there is only one."""
+        """Return what each actor is of the engine that starts next: None if there is only one."""
         count = self._plan.settings.machines
         if count == 1:
             return [None]
@@ -177,7 +177,7 @@ class RemoteEngine:
         return [Member(number, meeting) for number in range(count)]
 
     async def _gone(self) -> bool:
-        """Whether an actor is gone or does not answer, so that the engine cannot be started again in its place."""
+        """Return whether an actor is gone or does not answer, so that the engine cannot be started again in its place."""
         try:
             await asyncio.wait_for(self._logs(), SLOW_S)
         except (TimeoutError, EngineError):

@@ -172,7 +172,7 @@ class WeightBroadcast:
 
 
 def _whole(found: Sequence[T | BaseException]) -> list[T]:
-    """All results. Raises the first error."""
+    """Return all results. Raises the first error."""
     results: list[T] = []
     for each in found:
         if isinstance(each, BaseException):

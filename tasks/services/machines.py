@@ -78,7 +78,7 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
 
 
 def offers_of_machines() -> list[dict[str, float]]:
-    """What each living machine of the cluster offers; Ray must be connected."""
+    """Return what each living machine of the cluster offers; Ray must be connected."""
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
@@ -128,7 +128,7 @@ def _lives(number: str) -> bool:
 
 
 def of_other_kernels(kernels: dict[str, str], machine: str, its: dict[str, str]) -> str:
-    """How what a machine has for kernels differs from what another `machine` has, in a sentence; empty if it does not."""
+    """Return how what a machine has for kernels differs from what another `machine` has, in a sentence; empty if it does not."""
     for name in ("Python", *sorted({*kernels, *its})):
         own, other = (f"{name} {each[name]}" if name in each else f"no {name}" for each in (kernels, its))
         if own != other:

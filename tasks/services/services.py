@@ -42,7 +42,7 @@ class Reads:
         self._changing = threading.Lock()
 
     def table(self, artifact: Artifact) -> pa.Table:
-        """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
+        """Return the table of an artifact. Raises DamagedError where it is not what the node wrote."""
         place = artifact.path, artifact.digest
         table = self._tables.get(place)
         if table is None:
@@ -52,14 +52,14 @@ class Reads:
         return table
 
     def questions(self, layout: DataLayout, split: str) -> pa.Table:
-        """The questions of a split. Raises DamagedError where they are not what was written."""
+        """Return the questions of a split. Raises DamagedError where they are not what was written."""
         key = layout.split(split)
         if key not in self._questions:
             self._questions[key] = stored.read(self._storage, layout, split)
         return self._questions[key]
 
     def keys_of(self, scope: Scope) -> frozenset[str]:
-        """Keys below an iteration or evaluation, as they were when this process came to it."""
+        """Return keys below an iteration or evaluation, as they were when this process came to it."""
         folder = scope.layout.folder
         keys = self._keys.get(folder)
         if keys is None:
@@ -108,8 +108,8 @@ class Services:
         self.runners, self.reads = pools[0], Reads(storage, stages=config.pipeline.lag + 1)
 
     def apart(self, scope: Scope) -> "Services":
-        """The same services for the batch of an iteration, beside other work: it has runners of its own, and its progress is
-        named after it.
+        """Return the same services for the batch of an iteration, beside other work: it has runners of its own, and its progress
+        is named after it.
         """
         other = copy(self)
         other.progress = Titled(self.progress, scope.title)
@@ -134,7 +134,7 @@ class Services:
         return self._training
 
     def read(self, artifact: Artifact) -> pa.Table:
-        """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
+        """Return the table of an artifact. Raises DamagedError where it is not what the node wrote."""
         return self.reads.table(artifact)
 
     async def serve(self, scope: Scope) -> str:
@@ -144,7 +144,7 @@ class Services:
         return version
 
     def checkpoint(self, path: str) -> PlacedFolder:
-        """A checkpoint of the storage, for whichever machine needs it."""
+        """Return a checkpoint of the storage, for whichever machine needs it."""
         return PlacedFolder(path, self.storage)
 
 
@@ -156,7 +156,7 @@ class PlacedModel(NamedTuple):
 
 
 def place(folder: Path, storage: Storage, cluster: bool) -> PlacedModel:
-    """The model in a folder of this machine. In a cluster of several machines it is stored, once, by its content."""
+    """Return the model in a folder of this machine. In a cluster of several machines it is stored, once, by its content."""
     if not cluster:
         return PlacedModel(PlacedFolder(str(folder)), PlacedFolder(str(folder)))
     digest, files = content_digest(folder), files_of(folder)

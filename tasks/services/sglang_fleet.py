@@ -180,7 +180,7 @@ class SglangFleet:
         return Finding(url, differences, found)
 
     async def _compared_with(self, number: int, weights: Served, client: EngineClient) -> WeightComparison | None:
-        """How the weights that an engine holds compare with these; None for an adapter, which is not among them."""
+        """Return how the weights that an engine holds compare with these; None for an adapter, which is not among them."""
         if self._adapters:
             return None
         if (known := self._compared[number]) is not None and known[:2] == (self._starts[number], weights):
@@ -208,7 +208,9 @@ class SglangFleet:
             self._served = [[weights] for _ in self._engines]
 
     def _after(self, number: int, weights: Served) -> list[Served]:
-        """What an engine serves once it was given these weights: of adapters also the newest others for which there is room."""
+        """Return what an engine serves once it was given these weights: of adapters also the newest others for which there is
+        room.
+        """
         others = [each for each in self._served[number] if each.version != weights.version]
         room = max(0, self._adapters - 1)
         return sorted([*others[max(0, len(others) - room) :], weights], key=lambda each: int(each.version)) if room else [weights]
@@ -256,7 +258,7 @@ class SglangFleet:
                     raise EngineError(f"the adapter of the weights {each.version} cannot be dropped: {error}") from error
 
     async def _asked(self, number: int, question: Callable[[EngineClient], Awaitable[T]]) -> T:
-        """The answer of an engine. One that has ended is started again and then asked."""
+        """Return the answer of an engine. One that has ended is started again and then asked."""
         try:
             return await question(self._engines[number].client)
         except EngineError:
@@ -266,7 +268,7 @@ class SglangFleet:
         return await question(self._engines[number].client)
 
     async def _works(self, number: int, paused: bool = False) -> bool:
-        """Whether an engine with an error is in order apart from it; a killed one may take a moment to end."""
+        """Return whether an engine with an error is in order apart from it; a killed one may take a moment to end."""
         await asyncio.sleep(LOOK_S)
         engine = self._engines[number]
         answers = engine.client.listens if paused else engine.client.answers
@@ -348,8 +350,8 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def adapter_room(lora: LoraSettings | None, initial: Path, lag: int) -> AdapterRoom | None:
-    """The space that the engines of a training run reserve for adapters, of which the last `lag` still sample beside the newest;
-    None if complete weights are published.
+    """Return the space that the engines of a training run reserve for adapters, of which the last `lag` still sample beside the
+    newest; None if complete weights are published.
     """
     if lora is None or lora.publish == "merged":
         return None

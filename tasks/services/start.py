@@ -127,7 +127,7 @@ def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, pr
 
 
 def _ending(storage: Storage, run: Run, epoch: str, error: BaseException | None) -> Ending:
-    """How a training in this epoch ended: a process that takes the run over stops this one, or makes it fail."""
+    """Return how a training in this epoch ended: a process that takes the run over stops this one, or makes it fail."""
     ending = ending_of(error)
     if ending.status != "FINISHED":
         try:
@@ -209,7 +209,9 @@ async def evaluation_services(
 
 
 def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None, ranks: bool = True) -> EnginePlan:
-    """The run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner's `ranks`."""
+    """Return the run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner's
+    `ranks`.
+    """
     device, joined = config.engine.resolved_device, config.ray.address is not None
     settings = config.engine.model_copy(update={"device": device})
     taken = 0 if config.update.device == "cpu" else config.update.workers
@@ -258,7 +260,7 @@ async def _ray(
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
-    """A local folder for temporary files, until the end."""
+    """Return a local folder for temporary files, until the end."""
     try:
         return stack.enter_context(scratch(home.root / "scratch", name))
     except OSError as error:

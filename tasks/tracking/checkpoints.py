@@ -23,7 +23,7 @@ BEST, LAST, CHAMPION = "best", "last", "champion"
 
 
 def registered_name(recipe: str) -> str:
-    """The registered model of a recipe."""
+    """Return the registered model of a recipe."""
     return f"nbrl-{recipe}"
 
 
@@ -39,7 +39,7 @@ class Checkpoints:
         self._models = self._tracking.models.of_run()
 
     def at(self, step: int) -> LoggedModel | None:
-        """The model that was made at a step."""
+        """Return the model that was made at a step."""
         return self._models.get(step)
 
     def log(self, record: Record) -> LoggedModel:
@@ -116,11 +116,11 @@ class Checkpoints:
                 self._tracking.models.set_alias(name, alias, version.number)
 
     def _by_folder(self, versions: Iterable[Version]) -> dict[str, Version]:
-        """Those of this run, by the folders of their checkpoints."""
+        """Return those of this run, by the folders of their checkpoints."""
         return {self._folder(each.tags[URI]): each for each in versions if each.tags.get(RUN_ID) == self._run.run_id}
 
     def _folder(self, uri: str) -> str:
-        """The folder of a checkpoint on the storage, by its address now or at an earlier place of the storage."""
+        """Return the folder of a checkpoint on the storage, by its address now or at an earlier place of the storage."""
         return f"{self._run.layout.checkpoints}/{uri.rpartition('/')[2]}"
 
     def _about(self, updates: str, uri: str) -> str:

@@ -42,7 +42,7 @@ class Steps:
         return max(made.weights.updates for made in self.policies.values())
 
     def updated(self, record: Record) -> bool:
-        """Whether the next iteration made a policy."""
+        """Return whether the next iteration made a policy."""
         return record.updates > self.updates
 
     def add(self, record: Record) -> None:
@@ -64,7 +64,7 @@ class Steps:
 
 
 def eval_metrics(result: NodeResult) -> dict[str, float]:
-    """The scores of an evaluation, by the names that they have beside the iterations' metrics."""
+    """Return the scores of an evaluation, by the names that they have beside the iterations' metrics."""
     return {f"eval/{name}": value for name, value in result.artifact.values.items()}
 
 
@@ -126,14 +126,14 @@ class Curves:
 
 
 def curves_of(settings: TrackingSettings, storage: Storage, run: Run) -> Curves | None:
-    """The delivery to `tracking.tensorboard`; None where that is not set."""
+    """Return the delivery to `tracking.tensorboard`; None where that is not set."""
     if settings.tensorboard is None:
         return None
     return Curves(storage, run, EventFiles(Path(settings.tensorboard).absolute() / run.name))
 
 
 def _same(found: float, value: float) -> bool:
-    """Whether a value that was read is this one rounded to 32 bits."""
+    """Return whether a value that was read is this one rounded to 32 bits."""
     if math.isnan(value) or math.isinf(value):
         return math.isnan(found) if math.isnan(value) else found == value
     try:

@@ -85,7 +85,7 @@ def _digest(
     tags: Mapping[str, str],
     params: Mapping[str, object],
 ) -> str:
-    """The SHA-256 of all that is delivered."""
+    """Return the SHA-256 of all that is delivered."""
     given = [parent, dict(scores), rows.slice(0, ROWS).to_pydict(), report, dict(tags), {key: str(params[key]) for key in params}]
     return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -108,7 +108,7 @@ def log_held_out(
 def table(
     trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answers: Mapping[str, list[str]]
 ) -> dict[str, list[object]]:
-    """The first ROWS trajectories by column: question, answer, reference, score, and what helps to find them again."""
+    """Return the first ROWS trajectories by column: question, answer, reference, score, and what helps to find them again."""
     said = {
         row["id"]: row
         for row in trajectories.select(["id", "question", "answer"]).to_pylist()  # without steps and tokens

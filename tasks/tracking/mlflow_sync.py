@@ -74,11 +74,11 @@ class MlflowSync:
             self._storage.write_json(self._run.layout.delivered, {"summary": mark, "uri": self._tracking.uri})
 
     def is_finished(self) -> bool:
-        """Whether the run has a summary."""
+        """Return whether the run has a summary."""
         return bool(_summary_mark(self._storage, self._run))
 
     def is_complete(self) -> bool:
-        """Whether a delivery to this MLflow noted that it delivered the finished run."""
+        """Return whether a delivery to this MLflow noted that it delivered the finished run."""
         try:
             noted = self._storage.read_json(self._run.layout.delivered)
         except MissingError:
@@ -93,7 +93,7 @@ class MlflowSync:
         return count
 
     def last_ending(self) -> tuple[Ending, float | None]:
-        """How the newest start of the run ended, by its storage, and when; where it says nothing, by its summary."""
+        """Return how the newest start of the run ended, by its storage, and when; where it says nothing, by its summary."""
         ending, when = last_ending(self._storage, self._run.layout)
         when = when or max(made.finished for made in self._steps.policies.values()) or None
         return (Ending("FINISHED") if ending.reason == SILENT and self.is_finished() else ending), when
@@ -201,7 +201,7 @@ def deliver(books: MlflowSync, tracking: Tracking) -> int:
 
 
 def _summary_mark(storage: Storage, run: Run) -> str:
-    """The digest of the run's summary; empty if it has none."""
+    """Return the digest of the run's summary; empty if it has none."""
     try:
         return sha256(storage.read_bytes(run.layout.summary))
     except MissingError:
@@ -209,7 +209,7 @@ def _summary_mark(storage: Storage, run: Run) -> str:
 
 
 def _mark(record: Record) -> str:
-    """What a record has that the same iteration done again has not."""
+    """Return what a record has that the same iteration done again has not."""
     return f"{record.epoch} {record.finished}"
 
 
@@ -218,7 +218,9 @@ def _of_model(metric: str) -> bool:
 
 
 def _in_order(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics of an evaluation as they are logged: one whose first is there was begun, one whose last is there is whole."""
+    """Return the metrics of an evaluation as they are logged: one whose first is there was begun, one whose last is there is
+    whole.
+    """
     return dict(sorted(metrics.items(), key=lambda metric: (_of_model(metric[0]), metric[0] == EVALUATED)))
 
 

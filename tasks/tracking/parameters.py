@@ -56,7 +56,7 @@ RUN_ID, DIGEST = "nbrl.run_id", "nbrl.digest"
 
 
 def parameters(config: RunConfig) -> dict[str, object]:
-    """The parameters of a run: KEYS as far as they are set, and the kind and weight of each environment."""
+    """Return the parameters of a run: KEYS as far as they are set, and the kind and weight of each environment."""
     tree = config.model_dump(mode="json")
     chosen = {key: value for key in KEYS if (value := _at(tree, key)) is not None}
     for name, environment in config.environments.items():
@@ -65,7 +65,7 @@ def parameters(config: RunConfig) -> dict[str, object]:
 
 
 def _at(tree: Mapping[str, Any], key: str) -> object:
-    """The value of a dotted key; None where a section of it is not set."""
+    """Return the value of a dotted key; None where a section of it is not set."""
     value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -100,7 +100,7 @@ def _name(environment: str, split: str) -> str:
 
 
 def identity(run: Run) -> dict[str, str]:
-    """The tags by which a run is found again."""
+    """Return the tags by which a run is found again."""
     return {RUN_ID: run.run_id, DIGEST: run.config_digest}
 
 

@@ -37,7 +37,7 @@ def promote(storage: Storage, name: str, updates: int | None) -> Champion:
 
 
 def _whole(storage: Storage, run: Run, folder: str) -> Champion:
-    """The checkpoint as champion, after a look at each file of its model."""
+    """Return the checkpoint as champion, after a look at each file of its model."""
     updates = updates_of(folder)
     try:
         weights = weights_digest(storage, folder)
@@ -88,7 +88,7 @@ def show_champion(storage: Storage, champion: Champion, settings: TrackingSettin
 
 
 def _with_alias(storage: Storage, run: Run, settings: TrackingSettings, home: Home) -> Version | None:
-    """The version that has the alias, after it was set where MLflow has the run."""
+    """Return the version that has the alias, after it was set where MLflow has the run."""
     if (database := missing_database(settings.uri, home)) is not None:
         raise ServerError(f"there is no MLflow database in {database.parent}")
     if settings.uri is not None:

@@ -28,7 +28,7 @@ def choose(rewards: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str
 
 
 def samples(trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answers: Mapping[str, list[str]]) -> list[Sample]:
-    """The trajectories of these rows of rewards, with the `answers` of their groups."""
+    """Return the trajectories of these rows of rewards, with the `answers` of their groups."""
     wanted = pa.array([row["trajectory"] for row in rewards], pa.string())
     found = {each.id: each for each in from_table(trajectories.filter(pc.is_in(trajectories["id"], value_set=wanted)))}
     return [Sample(found[row["trajectory"]], row, answers.get(row["group"], [])) for row in rewards if row["trajectory"] in found]
@@ -56,7 +56,7 @@ def _log(tracking: Tracking, trajectory: Trajectory, tags: Mapping[str, str]) ->
 
 
 def assessments(sample: Sample) -> Assessments:
-    """The expected answer, or all of several, where there is one; reward, success and exact match."""
+    """Return the expected answer, or all of several, where there is one; reward, success and exact match."""
     expected = sample.expected
     rewards = sample.rewards
     return Assessments(

@@ -66,7 +66,7 @@ def make_plan(
 
 
 def plain(question: str) -> str:
-    """A question without what does not change it: white space and capitals."""
+    """Return a question without what does not change it: white space and capitals."""
     return " ".join(question.split()).casefold()
 
 
@@ -78,7 +78,7 @@ def unseen(found: Demonstrations, held_out: frozenset[str]) -> Demonstrations:
 
 
 def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: Block, start: str) -> UpdateOrder:
-    """The order of a block, which continues from the checkpoint of the one before. `start` is the first model's digest."""
+    """Return the order of a block, which continues from the checkpoint of the one before. `start` is the first model's digest."""
     return UpdateOrder(
         iteration=number,
         seed=derive_seed(settings.seed, "block", number),
@@ -128,7 +128,7 @@ def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> 
 
 
 def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
-    """What identifies the model to start from. Raises ConfigError if there is none."""
+    """Return what identifies the model to start from. Raises ConfigError if there is none."""
     return FRESH if settings.start is None else start_digest(settings.start, storage)
 
 
@@ -150,7 +150,7 @@ def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, ou
 
 
 def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str:
-    """What would be done, in a few lines."""
+    """Return what would be done, in a few lines."""
     start = f"from {settings.start}" if settings.start else "a model made from nothing"
     update = settings.update
     adapters = f", LoRA of rank {update.lora.rank}" if update.lora else ""

@@ -42,7 +42,7 @@ class WarmstartArguments:
 
 
 def load(given: WarmstartArguments, overrides: Iterable[str], storage: Storage) -> WarmstartSettings:
-    """The settings of a recipe with `a.b=c` overrides. Runs lie in `storage`.
+    """Return the settings of a recipe with `a.b=c` overrides. Runs lie in `storage`.
 
     Paths in the recipe are relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or
     override, key and remedy.
@@ -78,7 +78,9 @@ def load(given: WarmstartArguments, overrides: Iterable[str], storage: Storage) 
 
 
 def _training(named: str, storage: Storage) -> str:
-    """What `--training` means, as settings have it: a recipe, or a run of the storage. Raises ConfigError if it may be either."""
+    """Return what `--training` means, as settings have it: a recipe, or a run of the storage. Raises ConfigError if it may be
+    either.
+    """
     run = run_of(storage, named)
     if run is None:
         path = expanded(named)
@@ -92,7 +94,7 @@ def _training(named: str, storage: Storage) -> str:
 
 
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
-    """The source of demonstrations that a word, a run's name or a path means, as settings. Raises ConfigError for none."""
+    """Return the source of demonstrations that a word, a run's name or a path means, as settings. Raises ConfigError for none."""
     path = expanded(named)
     if named == "world":
         return {"kind": named}

@@ -55,7 +55,7 @@ class SupervisedSettings(StepSettings):
         return self
 
     def for_learner(self, steps: int) -> UpdateSettings:
-        """The learner's settings for so many steps in all. Its loss is the policy gradient's, with advantages of 1."""
+        """Return the learner's settings for so many steps in all. Its loss is the policy gradient's, with advantages of 1."""
         shared = self.model_dump(include=set(StepSettings.model_fields))
         rising = min(round(self.warmup * steps), steps - 1)
         falls = self.lr_schedule != "constant" and steps > 1
@@ -96,7 +96,7 @@ class WarmstartSettings(FiniteModel):
     @field_validator("phases", mode="before")
     @classmethod
     def _left(cls, given: object) -> object:
-        """A phase that is null is left out, so that `--set` can leave out one of a recipe."""
+        """Return a phase that is null is left out, so that `--set` can leave out one of a recipe."""
         return {name: phase for name, phase in given.items() if phase is not None} if isinstance(given, dict) else given
 
     @model_validator(mode="after")

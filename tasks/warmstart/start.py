@@ -28,7 +28,7 @@ from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 
 def start_digest(start: str, storage: Storage) -> str:
-    """What identifies the model. Raises ConfigError if there is none of this name."""
+    """Return what identifies the model. Raises ConfigError if there is none of this name."""
     if (run := run_of(storage, start)) is not None:
         return subject_of_run(storage, *run).digest
     return content_digest(fetch(_policy(start)))
@@ -82,7 +82,8 @@ def _policy(start: str) -> PolicySettings:
 def stages_of(
     training: RunConfig, told: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
 ) -> dict[str | None, DemonstrationAgent]:
-    """A stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several none.
+    """Return a stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several
+    none.
 
     `loaded` is what the environments gave. Raises ConfigError if the model's tokenizer, the tools or an environment do not suit
     the agent.
@@ -105,14 +106,14 @@ def _stage(
 
 
 def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:
-    """The configuration of the training's recipe or run. Raises ConfigError if there is none."""
+    """Return the configuration of the training's recipe or run. Raises ConfigError if there is none."""
     if (run := settings.training_run) is not None:
         return resumed_config(storage, run, [])
     return load(settings.training)
 
 
 def held_out(loaded: Mapping[str, Tables]) -> frozenset[str]:
-    """The questions on which the training is evaluated: none may be demonstrated."""
+    """Return the questions on which the training is evaluated: none may be demonstrated."""
     return frozenset(question for tables in loaded.values() for question in tables.held_out["question"].to_pylist())
 
 
@@ -125,7 +126,7 @@ def check_environments(settings: WarmstartSettings, training: RunConfig) -> None
 
 
 async def _tools(training: RunConfig, environment: str, tables: Tables) -> tuple[Tool, ...]:
-    """The tools of an environment, to be described; none is called."""
+    """Return the tools of an environment, to be described; none is called."""
     passages, settings = tables.corpus["passage"].to_pylist(), training.environments[environment]
     library = Library(training.rollout.tools, {environment: Equipment(Corpus.in_memory(passages), settings.tools)})
     await library.open()

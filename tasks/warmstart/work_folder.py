@@ -82,11 +82,11 @@ class WorkFolder:
         return self.path / "fresh"
 
     def is_others(self) -> bool:
-        """Whether somebody else's files are there: a warm start begins with its lock."""
+        """Return whether somebody else's files are there: a warm start begins with its lock."""
         return self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).exists()
 
     def plan(self) -> WarmstartPlan | None:
-        """What is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
+        """Return what is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
         if not self.storage.exists(PLAN):
             return None
         try:
@@ -110,7 +110,7 @@ class WorkFolder:
         return f"checkpoints/{block:04d}"
 
     def result(self, block: int) -> dict[str, float] | None:
-        """The metrics of a block; None if it is not trained yet."""
+        """Return the metrics of a block; None if it is not trained yet."""
         key = _result(block)
         return dict(self.storage.read_json(key)) if self.storage.exists(key) else None
 

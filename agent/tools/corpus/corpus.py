@@ -51,7 +51,7 @@ class Corpus:
 
 
 def index_of(passages: Iterable[str]) -> "bm25s.BM25 | None":
-    """The BM25 index of passages, read once; None where they have no words. Its `vocab_dict` maps a word to its column."""
+    """Return the BM25 index of passages, read once; None where they have no words. Its `vocab_dict` maps a word to its column."""
     import bm25s  # brings scipy, which takes a tenth of a second
 
     tokens = bm25s.tokenize(passages, stopwords=None, show_progress=False)

@@ -66,7 +66,7 @@ def index_passages(folder: Path) -> None:
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """The corpus of a folder that was indexed. Raises OSError or ValueError where files are missing or damaged."""
+    """Return the corpus of a folder that was indexed. Raises OSError or ValueError where files are missing or damaged."""
     import bm25s
 
     words, passages = Words(_map(folder / WORDS)), _map(folder / PASSAGES)["passage"]

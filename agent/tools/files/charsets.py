@@ -39,7 +39,8 @@ def known(name: str) -> str:
 
 
 def decoded(data: bytes, charset: str = UNNAMED) -> str:
-    """The text of `data`: by its mark, else in the `charset` that is named, else UTF-8, else in the charset that fits best.
+    """Return the text of `data`: by its mark, else in the `charset` that is named, else UTF-8, else in the charset that fits
+    best.
 
     What a charset cannot hold is U+FFFD.
     """
@@ -56,7 +57,9 @@ def decoded(data: bytes, charset: str = UNNAMED) -> str:
 
 
 def markup(data: bytes, charset: str = UNNAMED) -> str:
-    """The text of a page as `decoded` gives it; where no `charset` is named in the one that the page names, as browsers do."""
+    """Return the text of a page as `decoded` gives it; where no `charset` is named in the one that the page names, as browsers
+    do.
+    """
     if not _is_named(charset) and (found := _META.search(data[:1024])):
         said = found[1].decode("ascii", "replace")
         charset = "utf-8" if known(said).startswith("utf-16") else said  # what names itself in ASCII is not UTF-16
@@ -64,7 +67,7 @@ def markup(data: bytes, charset: str = UNNAMED) -> str:
 
 
 def _marked(data: bytes) -> str | None:
-    """The charset by the first bytes, or by where others are 0. After a mark of UTF-16 ASCII alone cannot come."""
+    """Return the charset by the first bytes, or by where others are 0. After a mark of UTF-16 ASCII alone cannot come."""
     name = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
     if name is None and (quarter := len(sample := data[:_SAMPLE]) // 4):
         name = _WIDE.get("".join(str(int(2 * sample[place::4].count(0) > quarter)) for place in range(4)))
@@ -72,7 +75,7 @@ def _marked(data: bytes) -> str | None:
 
 
 def _is_named(charset: str) -> bool:
-    """Whether it is a charset of the web."""
+    """Return whether it is a charset of the web."""
     return charset != UNNAMED and (known(charset) != UNNAMED or charset.lower().replace("_", "-") in ("utf-8", "utf8"))
 
 
@@ -94,7 +97,7 @@ def _guess(sample: bytes) -> str:
 
 
 def _odd(text: str) -> int:
-    """How many symbols stand next to a letter, as a wrong charset puts them there."""
+    """Return how many symbols stand next to a letter, as a wrong charset puts them there."""
     around = zip(f" {text}", text, f"{text[1:]} ", strict=False)
     return sum(
         (before.isalpha() and mark not in _PUNCTUATION - _OPENING) or (after.isalpha() and mark not in _PUNCTUATION)

@@ -23,7 +23,7 @@ class DocumentError(Exception):
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file from the suffix of its name. Raises DocumentError if it is not supported."""
+    """Return the kind of a file from the suffix of its name. Raises DocumentError if it is not supported."""
     suffix = PurePosixPath(path).suffix.lower().lstrip(".")
     kind = _SUFFIXES.get(suffix, suffix)
     if kind not in (*PARSED, *PLAIN):

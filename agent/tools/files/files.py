@@ -37,7 +37,7 @@ def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
 
 
 def image_kind(data: bytes) -> str:
-    """The media type from the first bytes. Raises DocumentError for anything but an image."""
+    """Return the media type from the first bytes. Raises DocumentError for anything but an image."""
     kind = picture_kind(data)
     if kind is None:
         raise DocumentError("the file is no PNG, JPEG, GIF or WebP image")

@@ -113,7 +113,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Any) -> Any:
-    """A part with what is read of it."""
+    """Return a part with what is read of it."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "resource" and isinstance(held := part.get("resource"), dict):
         read = {key: held[key] for key in ("uri", "text", "blob") if isinstance(held.get(key), str)}
@@ -125,7 +125,9 @@ def _part(part: Any) -> Any:
 
 
 def readable(line: bytes) -> "JSONRPCMessage | None":
-    """The answer in a line that the protocol's client does not read, or that it cannot be read; None if it names no request."""
+    """Return the answer in a line that the protocol's client does not read, or that it cannot be read; None if it names no
+    request.
+    """
     from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
     try:
@@ -146,7 +148,7 @@ def readable(line: bytes) -> "JSONRPCMessage | None":
 
 
 def failure(line: bytes, words: str) -> "JSONRPCMessage | None":
-    """The error `words` as the answer to the request that a line names; None if it names none."""
+    """Return the error `words` as the answer to the request that a line names; None if it names none."""
     from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError
 
     named = _ID.search(line)

@@ -119,7 +119,7 @@ class McpSession:
             await end.wait()
 
     async def _transport(self, held: AsyncExitStack) -> Any:
-        """What the client connects to; what must stay open meanwhile is left to `held`."""
+        """Return what the client connects to; what must stay open meanwhile is left to `held`."""
         if self._settings.command:
             return program(self._settings.command, {name: self._variable(name) for name in self._settings.environment})
         import httpx2
@@ -155,7 +155,7 @@ class McpSession:
         return self._redacted(str(error) or type(error).__name__)[:300]
 
     def _redacted(self, text: str) -> str:
-        """The text without the values of the variables that the server was given."""
+        """Return the text without the values of the variables that the server was given."""
         for value, name in self._secrets().items():
             text = text.replace(value, name)
         return text
@@ -167,7 +167,7 @@ class McpSession:
 
 
 def _text(part: "mcp.types.ContentBlock") -> str:
-    """A part of an answer as text; of a picture, a sound or other bytes only what it is."""
+    """Return a part of an answer as text; of a picture, a sound or other bytes only what it is."""
     match part.type:
         case "text":
             return part.text
@@ -182,7 +182,7 @@ def _text(part: "mcp.types.ContentBlock") -> str:
 
 
 def _says(texts: list[str], answer: Any, structured: Any) -> bool:
-    """Whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of its items."""
+    """Return whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of its items."""
     if not any(map(str.strip, texts)) or _same(texts, [answer]) or _same(texts, [structured]):
         return True
     return isinstance(answer, list) and _same(texts, answer)
@@ -195,7 +195,7 @@ def _same(texts: list[str], values: list[Any]) -> bool:
 
 
 def _json(text: str) -> Any:
-    """The value of a JSON text; of any other text itself."""
+    """Return the value of a JSON text; of any other text itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -207,7 +207,7 @@ async def _unchecked(name: str, result: "mcp.types.CallToolResult") -> None:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether the session is of no more use; a server that refuses one call, or answers it wrongly, still serves the next."""
+    """Return whether the session is of no more use; a server that refuses one call, or answers it wrongly, still serves the next."""
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 

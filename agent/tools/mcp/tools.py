@@ -47,7 +47,7 @@ class McpTool:
 
 
 async def mcp_tools(session: McpSession, wanted: tuple[str, ...] | None, taken: Container[str]) -> list[McpTool]:
-    """The `wanted` tools of the server, all when None. One whose name is `taken` gets the server's name as a prefix.
+    """Return the `wanted` tools of the server, all when None. One whose name is `taken` gets the server's name as a prefix.
 
     Of tools whose names come out the same each further one gets a number. Raises ToolError when the server does not answer or
     lacks a tool that is wanted.
@@ -74,7 +74,7 @@ def _anything(arguments: dict[str, Any]) -> None:
 
 
 def _properties(given: Any, root: Any, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
-    """The properties of an object and which are required; those that an alternative names are not."""
+    """Return the properties of an object and which are required; those that an alternative names are not."""
     schema = local(given, root)
     if not isinstance(schema, dict) or depth > DEPTH:
         return {}, []

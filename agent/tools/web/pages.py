@@ -45,7 +45,7 @@ def read_page(read: Read) -> FunctionTool:
 
 
 def _address(url: str, base: str = "") -> httpx.URL:
-    """The checked address `url`, seen from the page `base`."""
+    """Return the checked address `url`, seen from the page `base`."""
     try:
         address = httpx.URL(base).join(url) if len(url) <= URL_CHARS else httpx.URL()
     except (httpx.InvalidURL, UnicodeError, ValueError):
@@ -116,7 +116,7 @@ class DirectReader:
 
 
 def _kind(content_type: str) -> tuple[str, str]:
-    """The kind of document and its charset, from the header."""
+    """Return the kind of document and its charset, from the header."""
     name, _, rest = content_type.partition(";")
     name = name.strip().lower()
     charset = next((part.partition("=")[2].strip(" \"'") for part in rest.split(";") if "charset=" in part.lower()), UNNAMED)

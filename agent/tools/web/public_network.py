@@ -22,7 +22,9 @@ class ForbiddenAddressError(Exception):
 
 
 def is_public(address: str) -> bool:
-    """Whether it is a unicast address of the internet: no loopback, private, link-local, shared or reserved one in any guise."""
+    """Return whether it is a unicast address of the internet: no loopback, private, link-local, shared or reserved one in any
+    guise.
+    """
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.sixtofour is not None or parsed.teredo is not None:
@@ -36,7 +38,7 @@ def is_public(address: str) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host name. Raises OSError."""
+    """Return the addresses of a host name. Raises OSError."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
 

@@ -61,7 +61,7 @@ def web_search(engine: Engine) -> FunctionTool:
 
 
 def entries(title: str, reply: Any, *path: str) -> list[dict[str, Any]]:
-    """The list of objects at `path` of an engine's answer. Raises ServiceError if there is something else."""
+    """Return the list of objects at `path` of an engine's answer. Raises ServiceError if there is something else."""
     for key in path:
         reply = reply.get(key, []) if isinstance(reply, dict) else None
     if not isinstance(reply, list):
@@ -70,7 +70,7 @@ def entries(title: str, reply: Any, *path: str) -> list[dict[str, Any]]:
 
 
 def text(value: Any) -> str:
-    """A field that should be text."""
+    """Return a field that should be text."""
     return value if isinstance(value, str) else ""
 
 
@@ -93,7 +93,7 @@ class Exa:
 
 
 def _passage(entry: dict[str, Any]) -> str:
-    """The highlights, or the beginning of the page where there are none."""
+    """Return the highlights, or the beginning of the page where there are none."""
     highlights = entry.get("highlights")
     joined = " … ".join(filter(None, map(text, highlights))) if isinstance(highlights, list) else ""
     return joined or text(entry.get("text"))

@@ -46,7 +46,8 @@ def install() -> None:
 
 
 def compared(model: Any, tensors: Iterable[tuple[str, Tensor]], source: str) -> dict[str, Any]:
-    """How many parameters equal the tensors, which differ, and which cannot be compared and why; `source` names the tensors.
+    """Return how many parameters equal the tensors, which differ, and which cannot be compared and why; `source` names the
+    tensors.
 
     Never raises: ranks whose results SGLang gathers must all have one.
     """
@@ -82,7 +83,7 @@ class _Comparing(TorchDispatchMode):
         self.strange: set[str] = set()
 
     def whole(self) -> set[str]:
-        """The parameters all of whose elements have been compared."""
+        """Return the parameters all of whose elements have been compared."""
         return {name for name, size in self._sizes.items() if self._covered[name] >= size}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -102,7 +103,7 @@ class _Comparing(TorchDispatchMode):
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The tensor into which an operation writes."""
+    """Return the tensor into which an operation writes."""
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(argument.name)
@@ -133,7 +134,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _rearranged(model: Any) -> set[str]:
-    """Names of parameters that the engine lays out in another way than it loads them."""
+    """Return names of parameters that the engine lays out in another way than it loads them."""
     names: set[str] = set()
     for path, module in model.named_modules():
         method = module.__dict__.get("quant_method") or module._modules.get("quant_method")

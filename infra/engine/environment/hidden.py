@@ -18,7 +18,7 @@ def hide(options: object) -> None:
 
 
 def without(answer: object) -> object:
-    """The same answer with keys hidden, however deep they are."""
+    """Return the same answer with keys hidden, however deep they are."""
     if isinstance(answer, dict):
         return {name: "[key]" if name in NAMES and value else without(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):

@@ -37,7 +37,7 @@ def mbpp(row: Row) -> PublishedQuestion | None:
 
 
 def checks(source: str, name: str) -> list[str]:
-    """The function `check(candidate)` of HumanEval as tests of the function `name`.
+    """Return the function `check(candidate)` of HumanEval as tests of the function `name`.
 
     Its assertions are tests of their own where it has nothing else; those that do not call the candidate are left out.
     """
@@ -60,7 +60,7 @@ def _parse(*sources: str) -> bool:
 
 
 def _says_nothing(node: ast.stmt) -> bool:
-    """Whether it is a docstring, or the assertion of a constant."""
+    """Return whether it is a docstring, or the assertion of a constant."""
     return isinstance(node, ast.Assert | ast.Expr) and isinstance(
         node.test if isinstance(node, ast.Assert) else node.value, ast.Constant
     )

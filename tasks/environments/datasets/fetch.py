@@ -26,7 +26,7 @@ class Fetched(NamedTuple):
 
 
 def published(name: str) -> Published:
-    """A data set by its name. Raises ConfigError."""
+    """Return a data set by its name. Raises ConfigError."""
     if name not in CATALOGUE:
         raise ConfigError(f"there is no data set {name!r}; {did_you_mean(name, CATALOGUE)}")
     return CATALOGUE[name]
@@ -42,7 +42,7 @@ def from_hub(name: str, split: str) -> Iterator[Row]:
 
 
 def hub_table(repository: str, configuration: str, split: str, limit: int | None) -> pa.Table:
-    """The first `limit` rows of a split of any data set, with its own columns. Raises ConfigError if it cannot be had."""
+    """Return the first `limit` rows of a split of any data set, with its own columns. Raises ConfigError if it cannot be had."""
     table = pa.concat_tables([_read(path) for path in _downloaded(repository, configuration, split)])
     return table.slice(0, limit)
 
@@ -111,7 +111,7 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
 
 
 def _checked(asked: PublishedQuestion | None) -> PublishedQuestion | None:
-    """The question with its answers as text. Raises TypeError or ValueError for what is none."""
+    """Return the question with its answers as text. Raises TypeError or ValueError for what is none."""
     if asked is None:
         return None
     answers = [str(each) if isinstance(each, int | float) else each for each in asked.answers]

@@ -111,7 +111,7 @@ def bamboogle(row: Row) -> PublishedQuestion:
 
 
 def _distinct(answers: list[str]) -> list[str]:
-    """Each answer that says something once, in their order."""
+    """Return each answer that says something once, in their order."""
     return list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
 
 
@@ -130,7 +130,7 @@ def competition(row: Row) -> PublishedQuestion | None:
 
 
 def math_500(row: Row) -> PublishedQuestion:
-    """The 500 problems of MATH that arXiv 2305.20050 evaluates on, with their answers."""
+    """Return the 500 problems of MATH that arXiv 2305.20050 evaluates on, with their answers."""
     name = row["unique_id"].removesuffix(".json").replace("/", "-")
     return PublishedQuestion(name, row["problem"], [row["answer"]], _ability(row["subject"]))
 
@@ -141,7 +141,7 @@ def aime(row: Row) -> PublishedQuestion:
 
 
 def boxed(solution: str) -> str:
-    """What the last \\boxed of a solution holds, braces within it included; empty if there is none."""
+    """Return what the last \boxed of a solution holds, braces within it included; empty if there is none."""
     starts = list(BOXED.finditer(solution))
     if not starts:
         return ""
@@ -157,5 +157,5 @@ def boxed(solution: str) -> str:
 
 
 def _ability(subject: str) -> str:
-    """The subject as a part of a metric's name."""
+    """Return the subject as a part of a metric's name."""
     return re.sub(r"[^a-z0-9]+", "_", subject.lower())

@@ -125,7 +125,7 @@ class _Drawn:
 
 
 def _task(name: str, settings: Mapping[str, Any], seed: int, size: int, key: str) -> Any:
-    """The task as a data set of `size` items. Raises ConfigError for settings that it does not take."""
+    """Return the task as a data set of `size` items. Raises ConfigError for settings that it does not take."""
     from reasoning_gym.factory import create_dataset
 
     try:

@@ -47,8 +47,8 @@ def battery(entries: Entries) -> dict[str, list[str]]:
 
 @cache
 def paid(task: str, settings: str = "{}") -> str:
-    """What is right more often than the commonest reference of the task, though it does not depend on the question, or how often
-    the task's own answer is wrong; or nothing.
+    """Return what is right more often than the commonest reference of the task, though it does not depend on the question, or how
+    often the task's own answer is wrong; or nothing.
 
     `settings` are the task's own, as JSON; of those in nbrl's recipes the verdicts are kept too. Raises RewardError if the
     program that scores does not start.
@@ -89,6 +89,6 @@ def found_paid(task: str, settings: str = "{}") -> str:
 
 
 def _plain(text: str) -> str:
-    """An answer as scorers compare it that take other spellings too."""
+    """Return an answer as scorers compare it that take other spellings too."""
     found = number.quantity(text)
     return str(found.value) if found and not found.unit and not found.share else text.strip().casefold()

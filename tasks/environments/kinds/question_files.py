@@ -108,7 +108,7 @@ class HubEnvironment(Environment):
         return Tables(train.train, held_out.train, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA))
 
     def _split(self, key: str, split: str | None) -> Tables:
-        """The questions of one split, and the passages that come with them."""
+        """Return the questions of one split, and the passages that come with them."""
         if split is None:
             return Tables(SCHEMA.empty_table(), SCHEMA.empty_table())
         if self.dataset in CATALOGUE:

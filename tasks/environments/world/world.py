@@ -32,12 +32,12 @@ OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
 
 
 def split_of(name: str) -> Split:
-    """The split a name belongs to. Raises ValueError for a name that is not made of these syllables."""
+    """Return the split a name belongs to. Raises ValueError for a name that is not made of these syllables."""
     return "held_out" if (HEADS.index(name[:2]) + ENDS.index(name[2:])) % _HELD_OUT_EVERY == 0 else "train"
 
 
 def all_names(split: Split) -> list[str]:
-    """Every name of a split, in a fixed order."""
+    """Return every name of a split, in a fixed order."""
     names = (head + end for head in HEADS for end in ENDS)
     return [name for name in names if split_of(name) == split]
 

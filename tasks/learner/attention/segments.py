@@ -47,7 +47,7 @@ class SegmentPlan:
 
 
 def plan(end_T: Ints) -> SegmentPlan:
-    """The rectangles that make up the attention of a tree, given `end_T` of PackedTree."""
+    """Return the rectangles that make up the attention of a tree, given `end_T` of PackedTree."""
     size = len(end_T)
     leaf = np.flatnonzero(end_T == np.arange(1, size + 1))
     plan_ = SegmentPlan([], [])

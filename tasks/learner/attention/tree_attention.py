@@ -22,7 +22,7 @@ class TreeMask(Protocol):
 
 
 def tree_mask(end_T: Ints, device: torch.device) -> TreeMask:
-    """The mask for `end_T` of PackedTree. Only here does the device decide the implementation."""
+    """Return the mask for `end_T` of PackedTree. Only here does the device decide the implementation."""
     return BlockAttention(end_T, device) if device.type == "cuda" else SegmentAttention(plan(end_T))
 
 

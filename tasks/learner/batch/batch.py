@@ -44,7 +44,7 @@ class Batch:
 
 
 def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = ADVANTAGES_SCHEMA, staleness: int = 0) -> Batch:
-    """The batch of two tables; `schema` is that of `advantages`.
+    """Return the batch of two tables; `schema` is that of `advantages`.
 
     Raises UpdateError if the tables do not match or have no training data.
     """
@@ -116,7 +116,7 @@ def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
 
 
 def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
-    """The batch of an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
+    """Return the batch of an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
     if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):

@@ -37,7 +37,7 @@ class Example:
 
 
 def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, float]]) -> list[Example]:
-    """An example for each trajectory of the table, in its order; `advantages` are by trajectory and step.
+    """Return an example for each trajectory of the table, in its order; `advantages` are by trajectory and step.
 
     Raises KeyError if a trajectory has no advantages, and UpdateError if a value of a node is missing.
     """
@@ -58,7 +58,7 @@ def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, fl
 
 
 def _slices(lists: pa.ListArray, kind: type[Number]) -> list[npt.NDArray[Number]]:
-    """The numbers of each list, as views of one array of that kind."""
+    """Return the numbers of each list, as views of one array of that kind."""
     values = lists.values.to_numpy().astype(kind)
     offsets = lists.offsets.to_pylist()
     return [values[start:end] for start, end in pairwise(offsets)]

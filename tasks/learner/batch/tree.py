@@ -80,12 +80,12 @@ class Forest:
         return _joined(np.float64, [action.logprobs_T for action in self.actions])
 
     def of(self, examples: Sequence[int]) -> list[int]:
-        """The numbers of the examples' actions."""
+        """Return the numbers of the examples' actions."""
         chosen = set(examples)
         return [number for number, action in enumerate(self.actions) if action.example in chosen]
 
     def depth_first(self, actions: Iterable[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
-        """The nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
+        """Return the nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
 
         The child with the longest path below it comes first, so that long paths are contiguous.
         """

@@ -30,7 +30,7 @@ class Pairs(list[tuple[Any, Any]]):
 
 
 def described(data: bytes) -> Any:
-    """The value, of plain ones, lists, tuples, Pairs, Named and Made. Raises ValueError for a pickle of anything else, and
+    """Return the value, of plain ones, lists, tuples, Pairs, Named and Made. Raises ValueError for a pickle of anything else, and
     LookupError for one that is damaged.
     """
     stack: list[Any] = []

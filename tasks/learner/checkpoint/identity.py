@@ -15,8 +15,8 @@ from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult
 
 
 def order_digest(order: UpdateOrder, tables: OrderTables, start: str) -> str:
-    """The digest of everything that decides an order's result. `start` is the identity of the checkpoint that it starts from, or
-    the digest of the initial model.
+    """Return the digest of everything that decides an order's result. `start` is the identity of the checkpoint that it starts
+    from, or the digest of the initial model.
 
     As it names the start, the digests of a run's checkpoints are a chain from the initial model.
     """
@@ -39,14 +39,14 @@ def _content_digest(table: pa.Table) -> str:
 
 
 def checkpoint_identity(storage: Storage, checkpoint: str) -> str:
-    """The digest of a checkpoint's result. Raises UpdateError if it is not a finished one."""
+    """Return the digest of a checkpoint's result. Raises UpdateError if it is not a finished one."""
     data = _result_bytes(storage, checkpoint)
     _parsed(storage, checkpoint, data)
     return sha256(data)
 
 
 def result_of(storage: Storage, checkpoint: str) -> UpdateResult:
-    """The result of the order that made a checkpoint. Raises UpdateError if it is not a finished one."""
+    """Return the result of the order that made a checkpoint. Raises UpdateError if it is not a finished one."""
     return _parsed(storage, checkpoint, _result_bytes(storage, checkpoint))
 
 

@@ -29,7 +29,7 @@ class _MisfitError(Exception):
 
 
 def _state(value: Any, kind: type) -> dict[str, Any]:
-    """The fields of an object of one of torch's classes."""
+    """Return the fields of an object of one of torch's classes."""
     if not isinstance(value, PickledObject) or value.kind != Named(kind.__module__, kind.__name__):
         named = value.kind if isinstance(value, PickledObject) else type(value).__name__
         told = ".".join(map(str, named)) if isinstance(named, Named) and all(type(each) is str for each in named) else "something"
@@ -72,7 +72,7 @@ def _dtype(value: Any) -> torch.dtype:
 
 
 def _stored(value: Any) -> descriptions.BytesStorageMetadata | descriptions.TensorStorageMetadata:
-    """What is stored under a name. Of a tensor's properties only the type of its numbers counts."""
+    """Return what is stored under a name. Of a tensor's properties only the type of its numbers counts."""
     if isinstance(value, PickledObject) and value.kind == Named(
         descriptions.__name__, descriptions.BytesStorageMetadata.__name__
     ):

@@ -93,7 +93,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
 
 
 def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of the trained weights; frozen weights come with the model."""
+    """Return the states of the trained weights; frozen weights come with the model."""
     weights, optim = get_state_dict(model, optimizer)
     return _trained(model, weights), optim
 
@@ -104,7 +104,7 @@ def _trained(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: CheckpointException) -> str:
-    """The error in one line; its own message contains every rank's stack."""
+    """Return the error in one line; its own message contains every rank's stack."""
     rank, (cause, _) = min(error.failures.items())
     return f"rank {rank}: {type(cause).__name__}: {cause}".splitlines()[0].rstrip(": ")
 

@@ -19,7 +19,7 @@ class CheckpointStore(Protocol):
     """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete, and so are its states."""
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
-        """The result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this
+        """Return the result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this
         iteration, is ignored.
         """
         ...
@@ -51,7 +51,7 @@ class CheckpointStore(Protocol):
         ...
 
     def open(self, checkpoint: str, part: str) -> CopyLease:
-        """The checkpoint as a local folder, of which the subfolder `part` is there. Raises StorageError if it is not."""
+        """Return the checkpoint as a local folder, of which the subfolder `part` is there. Raises StorageError if it is not."""
         ...
 
 

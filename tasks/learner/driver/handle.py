@@ -133,7 +133,7 @@ def _is_unplaced(cause: BaseException | None) -> bool:
 
 
 def _reason(cause: BaseException | None) -> str:
-    """The cause in one line; Ray Train's own message has many, with every rank's stack."""
+    """Return the cause in one line; Ray Train's own message has many, with every rank's stack."""
     from ray.train import ControllerError, WorkerGroupError
 
     if cause is None:

@@ -59,7 +59,7 @@ def loop(config: dict[str, Any]) -> None:
 
 
 def out_of_memory(error: Exception) -> UpdateError:
-    """What the order ends with, in a sentence."""
+    """Return what the order ends with, in a sentence."""
     reason = " ".join(str(error).split())[:200]
     return UpdateError(
         "a GPU has too little memory for the update: lower update.tokens_per_micro_batch, set update.activation_checkpointing to "

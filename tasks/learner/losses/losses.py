@@ -79,7 +79,7 @@ def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, s
 
 
 def value_loss(value_N: Tensor, before_N: Tensor, return_N: Tensor, clip: float | None) -> Tensor:
-    """The critic's loss (arXiv 1707.06347, equation 9; clipped as in PPO's published code, arXiv 2005.12729, section 3).
+    """Return the critic's loss (arXiv 1707.06347, equation 9; clipped as in PPO's published code, arXiv 2005.12729, section 3).
 
     (V - R)^2 / 2; with `clip`, the larger of that and the same for V held within `clip` of the value before.
     """

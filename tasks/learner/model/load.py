@@ -70,7 +70,7 @@ class Adapters:
 
 
 def stored_dtype(path: str) -> torch.dtype:
-    """The dtype of the weights in the folder, which exports keep."""
+    """Return the dtype of the weights in the folder, which exports keep."""
     return DTYPES[main_dtype(Path(path))]
 
 
@@ -110,7 +110,7 @@ def load_critic(
 
 
 def _kept(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of trained weights, given that of the passes."""
+    """Return the dtype of trained weights, given that of the passes."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 

@@ -88,5 +88,5 @@ def _slices(hidden_ND: Tensor, weight_VD: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def _within(place_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Each target's place in a slice as [N, 1], and whether it is there; others get some place."""
+    """Return each target's place in a slice as [N, 1], and whether it is there; others get some place."""
     return place_N.clamp(0, width - 1)[:, None], (place_N >= 0) & (place_N < width)

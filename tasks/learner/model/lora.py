@@ -70,7 +70,7 @@ class Unadapted:
 
 
 def merged(weights: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
-    """The merged weights of an adapted model under the names of the initial model, added in float32 or wider."""
+    """Return the merged weights of an adapted model under the names of the initial model, added in float32 or wider."""
     whole = {}
     for name, value in weights.items():
         if _adapts(name):

@@ -83,7 +83,7 @@ def give_back(device: torch.device) -> None:
 
 
 def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
-    """Whether every rank uses one of the Ray cluster's `gpus`; more can appear only if the cluster `grows`.
+    """Return whether every rank uses one of the Ray cluster's `gpus`; more can appear only if the cluster `grows`.
 
     Raises UpdateError for settings that act only with a GPU, and if ranks would wait for GPUs in vain or leave them idle.
     """

@@ -83,7 +83,7 @@ def explained_variance(value_N: Floats, estimates: Estimates) -> float:
 
 
 def _broadcast(step_advantages: Sequence[Floats], targets: Targets, place_A: Sequence[int]) -> Floats:
-    """Each step's advantage on all of its tokens."""
+    """Return each step's advantage on all of its tokens."""
     advantage_A = [step_advantages[e][p] for e, p in zip(targets.example_A, place_A, strict=True)]
     return np.repeat(np.array(advantage_A, dtype=np.float64), targets.count_A)
 

@@ -52,12 +52,12 @@ def proof_actions(forest: Forest, seed: int) -> list[int]:
 
 
 def path_of(forest: Forest, number: int) -> list[int]:
-    """The ids from the root to the end of an action, which are its last."""
+    """Return the ids from the root to the end of an action, which are its last."""
     return [token for node in reversed(_path(forest, number)) for token in forest.ids[node].tolist()]
 
 
 def _path(forest: Forest, number: int) -> list[int]:
-    """The nodes from an action up to the root."""
+    """Return the nodes from an action up to the root."""
     nodes, node = [], forest.actions[number].place
     while node != ROOT:
         nodes.append(node)

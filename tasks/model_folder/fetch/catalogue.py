@@ -38,7 +38,7 @@ CATALOGUE = {
 
 
 def packaged(name: str) -> Packaged:
-    """A model by its short name. Raises ConfigError."""
+    """Return a model by its short name. Raises ConfigError."""
     if name not in CATALOGUE:
         raise ConfigError(f"there is no model {name!r}; {did_you_mean(name, CATALOGUE)} A model of the hub is named OWNER/NAME")
     return CATALOGUE[name]

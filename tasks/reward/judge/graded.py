@@ -16,7 +16,7 @@ from nbrl.tasks.reward.score import check_unscored
 
 
 async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:
-    """The rows, of which NEEDED is read, with the columns `grade` and `ungraded`: what the judge said, or why it did not.
+    """Return the rows, of which NEEDED is read, with the columns `grade` and `ungraded`: what the judge said, or why it did not.
 
     Grades that are on the storage are taken from there; only the others are asked for, each content once. Raises RewardError as
     soon as more trajectories have no grade than are allowed.
@@ -44,7 +44,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSettings | None, storage: Storage) -> Recorded:
-    """The rows with the columns that `graded` gave them, from the storage alone.
+    """Return the rows with the columns that `graded` gave them, from the storage alone.
 
     `unscored` are the recorded faults by trajectory: an answer without a grade then is one now, even if it was graded since.
     """
@@ -59,7 +59,7 @@ def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSetting
 
 
 def _places(rows: pa.Table) -> dict[JudgedAnswer, list[int]]:
-    """What is graded, with the rows that have it."""
+    """Return what is graded, with the rows that have it."""
     places: dict[JudgedAnswer, list[int]] = {}
     if RULE in rows["rule"].unique().to_pylist():
         for place, row in enumerate(rows.select(NEEDED).to_pylist()):

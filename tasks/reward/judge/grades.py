@@ -28,7 +28,7 @@ def key_of(asked: JudgedAnswer, settings: JudgeSettings) -> str:
 
 
 def find(storage: Storage, asked: Collection[JudgedAnswer], settings: JudgeSettings) -> dict[JudgedAnswer, str]:
-    """The grades that are on the storage. Raises DamagedError for one that is not what was written."""
+    """Return the grades that are on the storage. Raises DamagedError for one that is not what was written."""
 
     def read(each: JudgedAnswer) -> tuple[JudgedAnswer, str | None]:
         try:

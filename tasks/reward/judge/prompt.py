@@ -65,7 +65,7 @@ def asked_of(row: Mapping[str, Any]) -> JudgedAnswer:
 
 
 def messages(asked: JudgedAnswer, rubric: str | None, again: bool = False) -> list[Message]:
-    """The prompt; `again` says that the earlier reply could not be read."""
+    """Return the prompt; `again` says that the earlier reply could not be read."""
     values = {name: encoded(value) for name, value in zip(PLACEHOLDERS, asked, strict=True)}
     # One pass: what looks like a placeholder in an answer is not one.
     filled = _PLACES.sub(lambda found: values[found[0]], rubric or RUBRIC)
@@ -73,7 +73,7 @@ def messages(asked: JudgedAnswer, rubric: str | None, again: bool = False) -> li
 
 
 def encoded(value: str | Sequence[str]) -> str:
-    """The value as JSON on one line, in which characters that cannot be seen are escaped."""
+    """Return the value as JSON on one line, in which characters that cannot be seen are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(
         json.dumps(each)[1:-1] if unicodedata.category(each) in ("Cf", "Cc", "Cs", "Zl", "Zp") else each for each in text
@@ -81,7 +81,7 @@ def encoded(value: str | Sequence[str]) -> str:
 
 
 def read_grade(reply: str) -> str | None:
-    """The grade in the last line of a reply, after its thinking if it shows any.
+    """Return the grade in the last line of a reply, after its thinking if it shows any.
 
     None if it is CORRECT and the reply names another grade or gives it twice, as one that repeats the answer may. A reply that
     ends with a worse grade can repeat what it likes: no answer gains by it.

@@ -28,7 +28,9 @@ _LATER = re.compile(r"(?<![\w'(\[])[(\[]?([A-HJ-Z])[)\]]")
 
 
 def option(text: str) -> str | None:
-    """The upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A" does."""
+    """Return the upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A"
+    does.
+    """
     first, _, below = text.strip().partition("\n")
     if below and len(text) <= LONGEST and (told := option(first)):  # with an explanation below it
         others = {*_LATER.findall(below), *(each.upper() for each in _ANSWER.findall(below))} - {told}

@@ -22,7 +22,7 @@ READY = "ready"
 def compare(
     rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """What the program says of each comparison; see scorer.py. `modules` are files and folders that it needs besides.
+    """Return what the program says of each comparison; see scorer.py. `modules` are files and folders that it needs besides.
 
     A comparison that ends the program has a fault; a program goes on after it. Raises RewardError if the program does not start.
     """
@@ -36,7 +36,7 @@ def compare(
 
 
 def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What the program said until it ended."""
+    """Return what the program said until it ended."""
     lines = "".join(f"{json.dumps(each)}\n" for each in comparisons)
     command = [*confined_program(PROGRAM, modules), rule, str(CPU_S), str(WALL_S)]
     limit_s, limit_bytes = START_S + (WALL_S + 1) * len(comparisons), LINE_BYTES * (len(comparisons) + 1)

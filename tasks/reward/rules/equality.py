@@ -12,7 +12,7 @@ FLOAT, LEAST, NOISE = 5e-7, 2e-6, 1e-15  # floats are equal within FLOAT and LEA
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Whether two values are equal. Where both are numbers, their values decide; else math-verify and, inside, the same."""
+    """Return whether two values are equal. Where both are numbers, their values decide; else math-verify and, inside, the same."""
     shares = [isinstance(each, Items) and each.around == "%" for each in (wanted, given)]
     if any(shares):  # 5% is 5 as well as 0.05
         numbers = [each.values[0] if share else each for each, share in zip((wanted, given), shares, strict=True)]
@@ -33,7 +33,7 @@ def same(wanted: Any, given: Any) -> bool:
 
 
 def _alone(found: Any) -> Any:
-    """The value of one item; of an interval without one closed and one open end what it is written like: two items."""
+    """Return the value of one item; of an interval without one closed and one open end what it is written like: two items."""
     if isinstance(found, sympy.Interval) and found.left_open == found.right_open:
         return Items("(" if found.left_open else "[", (found.start, found.end))
     return found.values[0] if isinstance(found, Items) and len(found.values) == 1 else found
@@ -60,12 +60,12 @@ def _sides(wanted: Any, given: Any) -> tuple[Any, Any]:
 
 
 def _numbers_that_fit(found: Any) -> Any:
-    """The set of numbers that joined inequalities of one variable allow."""
+    """Return the set of numbers that joined inequalities of one variable allow."""
     return found.as_set() if is_inequality(found) and len(found.free_symbols) == 1 else found
 
 
 def _interval(found: Any) -> Any:
-    """The interval that two numbers in brackets may also be."""
+    """Return the interval that two numbers in brackets may also be."""
     if isinstance(found, Items) and found.around in ("(", "[") and len(found.values) == 2:
         ends = [each for each in found.values if isinstance(each, sympy.Expr) and each.is_extended_real]
         if len(ends) == 2:
@@ -74,7 +74,7 @@ def _interval(found: Any) -> Any:
 
 
 def _same_items(wanted: Items, given: Items) -> bool:
-    """Whether they are equal: in any order where the items are a set or without brackets, in the same order in a tuple."""
+    """Return whether they are equal: in any order where the items are a set or without brackets, in the same order in a tuple."""
     around = {wanted.around, given.around}
     if len(wanted.values) != len(given.values) or around in ({"(", "["}, {"(", "{"}):
         return False
@@ -89,7 +89,7 @@ def _same_items(wanted: Items, given: Items) -> bool:
 
 
 def same_number(wanted: Any, given: Any) -> bool | None:
-    """Whether two numbers are equal: exactly, or as far as a float says; None unless both are numbers."""
+    """Return whether two numbers are equal: exactly, or as far as a float says; None unless both are numbers."""
     if not all(
         isinstance(each, sympy.Expr) and each.is_number and not each.has(sympy.UnevaluatedExpr) for each in (wanted, given)
     ):
@@ -105,5 +105,5 @@ def same_number(wanted: Any, given: Any) -> bool | None:
 
 
 def is_inequality(found: Any) -> bool:
-    """Whether it is an inequality, or several that are joined."""
+    """Return whether it is an inequality, or several that are joined."""
     return isinstance(found, sympy.logic.boolalg.Boolean) and not found.has(sympy.Eq)

@@ -47,7 +47,7 @@ _QUIET = "cdot times lvert rvert vert circ lbrace rbrace cup in"
 
 
 def equal(answer: str, references: list[str]) -> bool:
-    """Whether the answer has the value of a reference."""
+    """Return whether the answer has the value of a reference."""
     given = Text(answer)
     return any(given.equals(Text(reference)) for reference in references)
 
@@ -76,7 +76,7 @@ def _names(found: Any) -> set[str]:
 
 
 def _small(found: Any) -> Any:
-    """The value with its variables in small letters."""
+    """Return the value with its variables in small letters."""
     if isinstance(found, Items):
         return Items(found.around, tuple(map(_small, found.values)))
     symbols = getattr(found, "free_symbols", None)
@@ -84,7 +84,7 @@ def _small(found: Any) -> Any:
 
 
 def value(text: str) -> Any:
-    """The expression that the whole text is, or the items that it lists; None if it is neither."""
+    """Return the expression that the whole text is, or the items that it lists; None if it is neither."""
     text = without_unit(text)
     if BASED.search(text) or SKIPPED.search(text):
         return None
@@ -115,7 +115,7 @@ def value(text: str) -> Any:
 
 
 def _alternatives(text: str) -> Any:
-    """What "x < 1 or x > 2" and "x > 1 and x < 2" are; None unless all parts are inequalities."""
+    """Return what "x < 1 or x > 2" and "x > 1 and x < 2" are; None unless all parts are inequalities."""
     for joined, connective in ((JOINED_BY_OR, sympy.Or), (JOINED_BY_AND, sympy.And)):
         parts = joined.split(text)
         if len(parts) > 1:
@@ -125,7 +125,7 @@ def _alternatives(text: str) -> Any:
 
 
 def expression(text: str) -> Any:
-    """The expression that the whole text is, or None."""
+    """Return the expression that the whole text is, or None."""
     words = APART.findall(text)
     if TEXT.search(text) or BROKEN.search(text) or any(len(each) > MOST_LETTERS and each not in FUNCTIONS for each in words):
         return None
@@ -138,20 +138,20 @@ def expression(text: str) -> Any:
 
 
 def _apart(letters: str, integral: bool) -> str:
-    """A function of LaTeX's, a differential, or a product of variables."""
+    """Return a function of LaTeX's, a differential, or a product of variables."""
     if letters in _COMMANDS.split():
         return f"\\{letters} "
     return letters if letters in FUNCTIONS or (integral and letters[0] == "d") else r" \cdot ".join(letters)
 
 
 def _read(text: str) -> Any:
-    """What math-verify makes of the text; None if nothing."""
+    """Return what math-verify makes of the text; None if nothing."""
     read = parse(f"${text}$", parsing_timeout=None)
     return None if not read or isinstance(read[0], str) else read[0]
 
 
 def _wholly_read(text: str, found: Any) -> bool:
-    """Whether every number, letter and command of the text is in the expression, or changes it where it is another one."""
+    """Return whether every number, letter and command of the text is in the expression, or changes it where it is another one."""
     tokens = list(TOKEN.finditer(text))
     if len(tokens) > MOST_TOKENS:
         return False
@@ -169,7 +169,7 @@ def _wholly_read(text: str, found: Any) -> bool:
 
 
 def _leaves(found: Any) -> Counter[str]:
-    """How often each number, letter and function is in an expression."""
+    """Return how often each number, letter and function is in an expression."""
     leaves: Counter[str] = Counter()
     for node in sympy.preorder_traversal(found):
         if isinstance(node, sympy.Rational):
@@ -195,7 +195,7 @@ def _other(token: str, text: str) -> str:
 
 
 def settled(found: Any) -> Any:
-    """What an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if it is false."""
+    """Return what an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if it is false."""
     if isinstance(found, sympy.Eq) and isinstance(found.rhs, sympy.Set):
         return found.rhs
     if not isinstance(found, sympy.Eq | sympy.And):

@@ -23,7 +23,7 @@ CELLS = 200_000  # of a table
 
 
 def reference_of(expected: Mapping[str, bytes]) -> str:
-    """The reference of a question that expects these files, as JSON."""
+    """Return the reference of a question that expects these files, as JSON."""
     return json.dumps({name: base64.b64encode(data).decode() for name, data in expected.items()})
 
 
@@ -39,7 +39,7 @@ def judge(produced: Mapping[str, bytes], reference: str) -> Judged:
 
 
 def share(name: str, produced: bytes, expected: bytes) -> float:
-    """How much of one file is right, from 0 to 1; 1 if it is equal to what was expected."""
+    """Return how much of one file is right, from 0 to 1; 1 if it is equal to what was expected."""
     if produced == expected:
         return 1.0
     suffix = PurePosixPath(name).suffix.lower()
@@ -62,7 +62,7 @@ def _lines(data: bytes) -> list[list[str]]:
 
 
 def _cells(data: bytes, delimiter: str) -> list[list[str]]:
-    """The cells of a table by rows; empty rows do not count. Raises ValueError for too many."""
+    """Return the cells of a table by rows; empty rows do not count. Raises ValueError for too many."""
     rows, left = [], CELLS
     for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter):
         left -= len(row)
@@ -83,7 +83,7 @@ def _same_cell(one: str, other: str) -> bool:
 
 
 def _aligned(produced: list[list[str]], expected: list[list[str]], same: Callable[[str, str], bool]) -> float:
-    """The share of cells that are equal at the same place, of as many as the larger of both has."""
+    """Return the share of cells that are equal at the same place, of as many as the larger of both has."""
     larger = max(sum(map(len, produced)), sum(map(len, expected)))
     if not larger:
         return 1.0
@@ -92,7 +92,7 @@ def _aligned(produced: list[list[str]], expected: list[list[str]], same: Callabl
 
 
 def _same(one: Any, other: Any, depth: int) -> bool:
-    """Whether two values of JSON are equal; true is not 1."""
+    """Return whether two values of JSON are equal; true is not 1."""
     if depth > DEPTH:
         return False
     if isinstance(one, dict) and isinstance(other, dict):
@@ -107,7 +107,9 @@ def _same(one: Any, other: Any, depth: int) -> bool:
 
 
 def _same_number(one: float, other: float) -> bool:
-    """Whether numbers of JSON are equal: whole ones exactly, others within CLOSE. What is beyond every float equals nothing."""
+    """Return whether numbers of JSON are equal: whole ones exactly, others within CLOSE. What is beyond every float equals
+    nothing.
+    """
     try:
         whole = float(one).is_integer() and float(other).is_integer()
         return math.isfinite(one) and (one == other if whole else math.isclose(one, other, rel_tol=CLOSE))

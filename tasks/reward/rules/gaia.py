@@ -38,7 +38,7 @@ def _same_number(answer: str, reference: str) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """The finite number that the text is; nan, which equals not even itself, and inf are words."""
+    """Return the finite number that the text is; nan, which equals not even itself, and inf are words."""
     try:
         return number if math.isfinite(number := float(text)) else None
     except ValueError:
@@ -46,7 +46,7 @@ def _number(text: str) -> float | None:
 
 
 def _bare(text: str) -> str:
-    """The text without its punctuation, unless it has nothing else."""
+    """Return the text without its punctuation, unless it has nothing else."""
     return _text(text).translate(_PUNCTUATION) or _text(text)
 
 

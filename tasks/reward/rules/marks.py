@@ -55,7 +55,7 @@ LONGEST = 2000  # characters of a sentence
 
 
 def unmarked(text: str) -> str:
-    """The text without what is around all of it, but for the full stop behind a number."""
+    """Return the text without what is around all of it, but for the full stop behind a number."""
     text = _HEADING.sub("", text)
     for _ in range(MOST):
         if not (found := _AROUND.fullmatch(text.strip().removesuffix(".").strip())):
@@ -67,7 +67,7 @@ def unmarked(text: str) -> str:
 
 
 def unstressed(text: str) -> str:
-    """The text without emphasis around all of it."""
+    """Return the text without emphasis around all of it."""
     text = _HEADING.sub("", text)
     for _ in range(MOST):
         if not (found := _STRESSED.fullmatch(text.strip())):
@@ -84,14 +84,14 @@ def plain(text: str) -> str:
 
 
 def carries(words: str) -> bool:
-    """Whether what stands around an answer leaves it as it is: words that carry a statement, single letters, and signs."""
+    """Return whether what stands around an answer leaves it as it is: words that carry a statement, single letters, and signs."""
     if _OF_ANSWER.search(words) or re.search(r"[\d\\√!%^+*/<>≤≥≠~≈]|[−-]\s*$", words):
         return False
     return all(len(word) == 1 or word.lower().replace("’", "'") in _CARRIERS for word in _WORD.findall(words))
 
 
 def said(text: str) -> str:
-    """What a sentence says that the answer is; the whole text where it is no such sentence."""
+    """Return what a sentence says that the answer is; the whole text where it is no such sentence."""
     text = _STRESSED_WORDS.sub(r"\2", text.strip())
     found = _SENTENCE.fullmatch(text) if len(text) <= LONGEST else None
     return found["said"] if found and carries(found["before"]) else text

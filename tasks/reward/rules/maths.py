@@ -50,13 +50,15 @@ def quantity(text: str) -> Quantity | None:
 
 
 def _said(answer: str) -> str:
-    """The end of a sentence that says what the answer is, if a number or an expression follows there; else the whole answer."""
+    """Return the end of a sentence that says what the answer is, if a number or an expression follows there; else the whole
+    answer.
+    """
     found = answer if quantity(answer) else said(answer)
     return found if re.search(r"\d|\\|\$", found) else answer
 
 
 def _verdict(given: str, reference: str) -> bool | None:
-    """What the rule `number` says of the two; None where it is for the package to say, as of two decimals or percentages."""
+    """Return what the rule `number` says of the two; None where it is for the package to say, as of two decimals or percentages."""
     if given.strip() == reference.strip():
         return True
     one, other = quantity(given), quantity(reference)
@@ -69,7 +71,9 @@ def _verdict(given: str, reference: str) -> bool | None:
 
 
 def _told(text: str) -> str:
-    """What the package is told of a text: of a number with a factor, a currency or a unit its value, and a unit of letters."""
+    """Return what the package is told of a text: of a number with a factor, a currency or a unit its value, and a unit of
+    letters.
+    """
     found = quantity(text)
     if found is None or found.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
         return text

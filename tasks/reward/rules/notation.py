@@ -65,7 +65,7 @@ class Items(NamedTuple):
 
 
 def from_python(text: str) -> Any:
-    """What the text is to Python; None where it is not Python's, or nothing of mathematics."""
+    """Return what the text is to Python; None where it is not Python's, or nothing of mathematics."""
     if "\\" in text or not _PYTHON.search(text):
         return None
     try:
@@ -77,12 +77,12 @@ def from_python(text: str) -> Any:
 
 
 def variable(name: str) -> Any:
-    """The symbol of a variable, with which math-verify's are replaced too."""
+    """Return the symbol of a variable, with which math-verify's are replaced too."""
     return sympy.Symbol("gamma" if name == STAND_IN else name, real=True)
 
 
 def _made(node: ast.expr, text: str) -> Any:
-    """What an expression of Python is. Raises ValueError for anything that is not of mathematics."""
+    """Return what an expression of Python is. Raises ValueError for anything that is not of mathematics."""
     match node:
         case ast.Constant(value=bool()):
             pass
@@ -122,7 +122,7 @@ def _made(node: ast.expr, text: str) -> Any:
 
 
 def _called(func: ast.expr, args: list[ast.expr], keywords: list[ast.keyword], text: str) -> Any:
-    """The value of a function of mathematics, or of a number that is written with its type."""
+    """Return the value of a function of mathematics, or of a number that is written with its type."""
     match func:
         case ast.Attribute(value=ast.Name(id="Interval"), attr="open" | "Lopen" | "Ropen" as kind):
             return getattr(sympy.Interval, kind)(*(_made(each, text) for each in args))
@@ -158,7 +158,7 @@ def _called(func: ast.expr, args: list[ast.expr], keywords: list[ast.keyword], t
 
 
 def arithmetic(text: str) -> Fraction | None:
-    """The value; None where the text is anything else."""
+    """Return the value; None where the text is anything else."""
     if len(text) > LONGEST:
         return None
     try:

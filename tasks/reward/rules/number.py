@@ -62,7 +62,7 @@ class Quantity(NamedTuple):
 
 
 def quantity(text: str) -> Quantity | None:
-    """The number that the text consists of, with its unit; None if the text is anything else."""
+    """Return the number that the text consists of, with its unit; None if the text is anything else."""
     if len(text) > LONGEST:
         return None
     text = unmarked(said(unmarked(text)))
@@ -88,7 +88,7 @@ def quantity(text: str) -> Quantity | None:
 
 
 def _exponent(found: re.Match[str]) -> str:
-    """What 1.2 × 10^6 and 10^6 write behind their digits: e6."""
+    """Return what 1.2 × 10^6 and 10^6 write behind their digits: e6."""
     if found["raised"] and not found["times"]:
         return found[0]
     exponent = unicodedata.normalize("NFKC", found["raised"] or found["power"]).translate(_MINUS)
@@ -96,7 +96,7 @@ def _exponent(found: re.Match[str]) -> str:
 
 
 def same_decimal(one: str, other: str) -> bool:
-    """Whether two decimals are equal, of which a float may have printed one."""
+    """Return whether two decimals are equal, of which a float may have printed one."""
     found = [_NUMBER.fullmatch(each) for each in (one, other)]
     values = [Quantity(value, printed=_is_printed(each)) for each in found if each and (value := _value(each)) is not None]
     return len(values) == 2 and _same_value(*values)
@@ -113,7 +113,7 @@ def _is_printed(found: re.Match[str]) -> bool:
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
-    """The value of the digits."""
+    """Return the value of the digits."""
     if found["over"]:
         over, under = int(found["over"]), int(found["under"])
         if under == 0 or (found["mixed"] and over >= under):
@@ -128,7 +128,7 @@ def _value(found: re.Match[str]) -> Fraction | None:
 
 
 def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
-    """The number with what stands behind its digits; None if that makes an expression of it."""
+    """Return the number with what stands behind its digits; None if that makes an expression of it."""
     attached, behind = behind[:1].isalpha(), _EACH.sub(" per ", behind)
     rest = " ".join(behind.strip(" \t\n.,:;?-").split())
     while factor := known.LETTERS.match(rest):
@@ -168,7 +168,7 @@ def _unit(text: str) -> str:
 
 
 def is_product(behind: str) -> bool:
-    """Whether what stands behind the digits of a number may be variables or a function, which multiply it."""
+    """Return whether what stands behind the digits of a number may be variables or a function, which multiply it."""
     words = re.findall(r"(?<![^\W\d_])[a-z]{1,2}(?![^\W\d_])", behind)
     return bool(known.APPLIED.search(behind)) or any(word not in known.SYMBOLS for word in words)
 
@@ -191,7 +191,9 @@ def _read(text: str) -> Quantity | None:
 
 
 def _result(text: str) -> str:
-    """What is behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is none."""
+    """Return what is behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is
+    none.
+    """
     found = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if found is None:
         return text
@@ -202,7 +204,7 @@ def _result(text: str) -> str:
 
 
 def same(given: Quantity, wanted: Quantity | None) -> bool:
-    """Whether both are of one value, and neither lacks what the other's value depends on."""
+    """Return whether both are of one value, and neither lacks what the other's value depends on."""
     if wanted is None or given.share != wanted.share or not _same_value(given, wanted):
         return False
     return given.unit == wanted.unit or ("" in (given.unit, wanted.unit) and not given.binds and not wanted.binds)

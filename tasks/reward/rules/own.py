@@ -44,7 +44,7 @@ class _Score(BaseModel):
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """The score of each row's trajectory.
+    """Return the score of each row's trajectory.
 
     Where the class raises, takes too much or gives a score that cannot be used, the trajectory is wrong if the class can score
     another one of the question, or another answer to it, for then the trajectory is why; else it is a fault, as is what a busy
@@ -70,7 +70,9 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str | None], slow: bool) -> bool:
-    """Whether the class can score one of these answers to the question, or a PLAIN one, with these steps and files or without."""
+    """Return whether the class can score one of these answers to the question, or a PLAIN one, with these steps and files or
+    without.
+    """
     trajectory = asked["trajectory"]
     tried = [{**trajectory, "answer": answer} for answer in (*answers, *PLAIN)]
     tried += [{**each, "steps": [], "files": {}} for each in tried[len(answers) :]]
@@ -80,7 +82,7 @@ def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str 
 
 
 def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
-    """Why the program that scores cannot make the class; empty if it can. Raises RewardError."""
+    """Return why the program that scores cannot make the class; empty if it can. Raises RewardError."""
     reference = json.dumps({"place": place, "settings": settings, "reference": None})
     (done,) = confined.compare(RULE, [{"reference": reference, "trajectory": None}], _module(place))
     return _storable(str(done.get("fault", "")))
@@ -91,7 +93,7 @@ def _place(row: Mapping[str, Any]) -> str:
 
 
 def _module(place: str) -> dict[str, str]:
-    """What the process needs: host paths by their places below its own modules."""
+    """Return what the process needs: host paths by their places below its own modules."""
     top = place.partition(":")[0].partition(".")[0]
     spec = find_spec(top)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
@@ -102,7 +104,7 @@ def _module(place: str) -> dict[str, str]:
 
 
 def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The trajectory as JSON; pictures among its outputs are left out."""
+    """Return the trajectory as JSON; pictures among its outputs are left out."""
     names = ("kind", "think", "code", "observation", "cell_status", "malformed")
     steps = [
         {name: step[name] for name in names} | {"outputs": [(output["kind"], output["text"]) for output in step["outputs"]]}
@@ -132,7 +134,9 @@ def _judged(done: Mapping[str, Any], steps: int) -> Judged:
 
 
 def _facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """The finite ones by names that a metric can have, at most FACETS: they pay nothing, so none costs a trajectory its score."""
+    """Return the finite ones by names that a metric can have, at most FACETS: they pay nothing, so none costs a trajectory its
+    score.
+    """
     named = {
         _NAME.sub("_", name.replace("@", "_at_")).lstrip("_ .-")[:NAME_CHARS]: value
         for name, value in given.items()

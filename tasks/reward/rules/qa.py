@@ -14,14 +14,14 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @cache
 def _punctuation() -> dict[int, None]:
-    """The punctuation of every script and all of ASCII's, to be deleted."""
+    """Return the punctuation of every script and all of ASCII's, to be deleted."""
     others = (code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("P"))
     return dict.fromkeys([*map(ord, string.punctuation), *others])
 
 
 @cache
 def _long_runs() -> re.Pattern[str]:
-    """The combining characters after the first MARKS of a row."""
+    """Return the combining characters after the first MARKS of a row."""
     marks = "".join(chr(code) for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code)))
     return re.compile(f"(?<=[{marks}]{{{MARKS}}})[{marks}]+")
 

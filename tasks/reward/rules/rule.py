@@ -30,7 +30,7 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
 
 
 def graded(answer: str | None, row: Mapping[str, Any]) -> Judged:
-    """What the row's `grade` says, or the fault that its `ungraded` says; no answer was not attempted, whatever they say.
+    """Return what the row's `grade` says, or the fault that its `ungraded` says; no answer was not attempted, whatever they say.
 
     The facets are the shares of SimpleQA (arXiv 2411.04368).
     """
@@ -48,7 +48,7 @@ def _facets(grade: str) -> tuple[tuple[str, float], ...]:
 
 
 def given(answer: str | None) -> str | None:
-    """The answer, if it says anything."""
+    """Return the answer, if it says anything."""
     return answer if answer and answer.strip() else None
 
 
@@ -76,7 +76,7 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _visible(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row without the invisible signs of its texts, which copied text is full of."""
+    """Return the row without the invisible signs of its texts, which copied text is full of."""
     answer = row["answer"] and INVISIBLE.sub("", row["answer"])
     return {**row, "answer": answer, "answers": [INVISIBLE.sub("", each) for each in row["answers"]]}
 
@@ -100,10 +100,10 @@ def _gym(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _number(score: object) -> float:
-    """The score from 0 to 1; 0 for anything else, since the answer may have had a hand in it."""
+    """Return the score from 0 to 1; 0 for anything else, since the answer may have had a hand in it."""
     return float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0
 
 
 def readable(rule: str, reference: str) -> bool:
-    """Whether the rule finds the reference equal at least to itself; by `math` and `qa` every text is."""
+    """Return whether the rule finds the reference equal at least to itself; by `math` and `qa` every text is."""
     return rule not in ("number", "choice", "gaia") or _COMPARE[rule][0](reference, [reference]) == 1.0

@@ -52,7 +52,7 @@ COMPARED = {"codeio"}  # tasks that execute programs of their own, and compare a
 
 
 def harmless(answer: str) -> bool:
-    """Whether an evaluation of the text as an expression, also twice, can do nothing but take time.
+    """Return whether an evaluation of the text as an expression, also twice, can do nothing but take time.
 
     With parentheses, it calls nothing but functions of mathematics, by their own names. A string may be evaluated again, so
     it may only be a literal, and one that says what calls nothing.
@@ -78,7 +78,7 @@ def is_literal(text: str) -> bool:
 
 @cache
 def task(name: str, settings: str) -> tuple[Any, bool]:
-    """A task of reasoning-gym, and whether its scorer executes answers."""
+    """Return a task of reasoning-gym, and whether its scorer executes answers."""
     from reasoning_gym.factory import create_dataset
 
     data = create_dataset(name, seed=0, size=1, **json.loads(settings))
@@ -86,7 +86,7 @@ def task(name: str, settings: str) -> tuple[Any, bool]:
 
 
 def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The score of the task's own scorer; 0 for an answer that its scorer must not execute.
+    """Return the score of the task's own scorer; 0 for an answer that its scorer must not execute.
 
     Of a list of answers, one for each of the reference's `entries`, the scores; 0 for what the scorer cannot score.
     """
@@ -106,26 +106,26 @@ def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def maths(comparison: dict[str, Any]) -> dict[str, Any]:
-    """A score of 1 if the answer is equal by value to one of the answers."""
+    """Return a score of 1 if the answer is equal by value to one of the answers."""
     from nbrl.tasks.reward.rules.expressions import equal
 
     return {"score": float(equal(comparison["answer"], comparison["answers"]))}
 
 
 def bounded(score: Any) -> float:
-    """The score as a number from 0 to 1; 0 for what is none."""
+    """Return the score as a number from 0 to 1; 0 for what is none."""
     return min(1.0, max(0.0, float(score))) if math.isfinite(float(score)) else 0.0
 
 
 @cache
 def own_tasks(place: str, settings: str) -> Any:
-    """An environment of one's own."""
+    """Return an environment of one's own."""
     module, _, name = place.partition(":")
     return vars(importlib.import_module(module))[name](**json.loads(settings))
 
 
 def own(comparison: dict[str, Any]) -> dict[str, Any]:
-    """What the class makes of a trajectory, as the fields of its Score."""
+    """Return what the class makes of a trajectory, as the fields of its Score."""
     from nbrl.tasks.own import Step, Trajectory
 
     reference, told = json.loads(comparison["reference"]), comparison["trajectory"]
@@ -147,7 +147,7 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def finite(value: Any) -> float | None:
-    """The value as a float; None where it is no finite number."""
+    """Return the value as a float; None where it is no finite number."""
     try:
         return number if math.isfinite(number := float(value)) else None
     except (TypeError, ValueError, OverflowError):
@@ -168,7 +168,7 @@ def prepare(rule: str) -> None:
 
 
 def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> dict[str, Any]:
-    """The result of one comparison, made in a child. What it needs is made before the fork, so that it is made once.
+    """Return the result of one comparison, made in a child. What it needs is made before the fork, so that it is made once.
 
     The child does not keep the descriptor of the `results`, to which it could write those of others.
     """
@@ -207,7 +207,7 @@ def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> di
 
 
 def result_of(rule: str, line: bytes) -> bytes:
-    """What the rule says, as JSON."""
+    """Return what the rule says, as JSON."""
     try:
         result = RULES[rule](json.loads(line))
     except Exception as error:
@@ -221,7 +221,7 @@ def write_all(writing: int, data: bytes) -> None:
 
 
 def read_all(reading: int, end: float) -> tuple[bytes, bool]:
-    """What is written until the other end is closed, the time is over or it is too much; whether the time is over."""
+    """Return what is written until the other end is closed, the time is over or it is too much; whether the time is over."""
     data = b""
     while len(data) <= RESULT_BYTES:
         ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
@@ -234,7 +234,7 @@ def read_all(reading: int, end: float) -> tuple[bytes, bool]:
 
 
 def computing(pid: int, wall: float) -> bool:
-    """Whether a process that is late computed, or would have on an idle machine: it did not sleep half of the time."""
+    """Return whether a process that is late computed, or would have on an idle machine: it did not sleep half of the time."""
     try:
         ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
     except (OSError, ValueError):  # a kernel that does not count

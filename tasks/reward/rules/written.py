@@ -70,7 +70,7 @@ VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def bare(text: str) -> str:
-    """The expression without what marks it, or the only one that a sentence marks."""
+    """Return the expression without what marks it, or the only one that a sentence marks."""
     text = re.sub(r"\\\$", "", unstressed(text))
     if whole := re.fullmatch(r"\\text\s*\{([^{}]*)\}", text):
         return bare(whole[1])
@@ -99,7 +99,7 @@ def _grouped(digits: str) -> str:
 
 
 def braced(text: str) -> str:
-    """What stands before the brace that closes."""
+    """Return what stands before the brace that closes."""
     depth = 1
     for place, each in enumerate(text):
         depth += (each == "{") - (each == "}")
@@ -109,13 +109,13 @@ def braced(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without what changes no meaning."""
+    """Return the text without what changes no meaning."""
     text = re.sub(r"\\(?:left|right|text|mathrm|[,;:! ])|[\s{}$]", "", text).casefold()
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
 def unit(text: str) -> str:
-    """The unit at the end; empty if there is none."""
+    """Return the unit at the end; empty if there is none."""
     found = _unit(text)
     shown = re.sub(r"\s|[{}]|\\[a-z]+", "", found[0]).casefold() if found else ""
     return known.UNITS.get(shown, shown)
@@ -135,7 +135,7 @@ def _unit(text: str) -> re.Match[str] | None:
 
 
 def in_short(text: str) -> str:
-    """The same expression with fewer ways of writing."""
+    """Return the same expression with fewer ways of writing."""
     text = SYNONYM.sub(lambda found: SYNONYMS[found[0]], SPACED.sub(" ", text))
     text = NEAR.sub("=", STYLE.sub("", text)).lstrip(" =")
     text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
@@ -149,7 +149,7 @@ def in_short(text: str) -> str:
 
 
 def _repeated(found: re.Match[str]) -> str:
-    """A decimal whose last digits repeat, as a fraction."""
+    """Return a decimal whose last digits repeat, as a fraction."""
     whole, fixed, repeated = found.groups()
     under = (10 ** len(repeated) - 1) * 10 ** len(fixed)
     return f"\\frac{{{int(whole + fixed + repeated) - int(whole + fixed)}}}{{{under}}}"
@@ -169,7 +169,7 @@ def in_full(text: str) -> str:
 
 
 def listed(text: str) -> tuple[str, list[str]]:
-    """What is around the text, and its parts between commas outside all brackets; an interval is one part."""
+    """Return what is around the text, and its parts between commas outside all brackets; an interval is one part."""
     inside = text.replace("\\{", "{").replace("\\}", "}").replace("\\lbrace", "{").replace("\\rbrace", "}")
     around = next((left for left, right in ("()", "[]", "{}") if inside.startswith(left) and _closes(inside, right)), "")
     inside = inside[1:-1] if around else inside
@@ -184,7 +184,7 @@ def listed(text: str) -> tuple[str, list[str]]:
 
 
 def _closes(text: str, right: str) -> bool:
-    """Whether the first bracket closes with the last sign, which is `right`."""
+    """Return whether the first bracket closes with the last sign, which is `right`."""
     depth = 0
     for place, each in enumerate(text):
         depth += (each in "([{") - (each in ")]}")

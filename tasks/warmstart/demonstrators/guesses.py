@@ -39,7 +39,7 @@ SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 
 
 def calculation(question: str, rng: random.Random) -> Move:
-    """A calculation with what the question names, of a kind that is drawn at random."""
+    """Return a calculation with what the question names, of a kind that is drawn at random."""
     numbers, quoted = NUMBER.findall(question), QUOTED.findall(question)
     letters, texts = [each for each in quoted if len(each) == 1], [each for each in quoted if len(each) > 1]
     if letters and texts:
@@ -52,7 +52,7 @@ def calculation(question: str, rng: random.Random) -> Move:
 
 
 def _without_zeros(digits: str) -> str:
-    """A number as Python reads it."""
+    """Return a number as Python reads it."""
     return digits.lstrip("0") or "0"
 
 
@@ -81,7 +81,7 @@ class GuessingPolicy:
         return Move("look something up", search)
 
     def _anything(self, names: list[str], numbers: list[str]) -> str:
-        """A name, a number, or all numbers with operators between them."""
+        """Return a name, a number, or all numbers with operators between them."""
         kinds = [kind for kind, found in (("name", names), ("number", numbers), ("sum", numbers[1:])) if found]
         match self._rng.choice(kinds):
             case "name":
@@ -101,7 +101,7 @@ def sums(seed: int, n: int) -> list[Problem]:
 
 
 def _problem(row: dict[str, str]) -> Problem:
-    """The expression stands behind the colon, before an equals sign."""
+    """Return the expression stands behind the colon, before an equals sign."""
     expression = row["question"].rpartition(": ")[2].removesuffix(" =").replace(" ", "")
     first = expression[: max(expression.rfind(sign) for sign in "+-")]
     asked = WorldQuestion(

@@ -104,7 +104,7 @@ def _bad(problem: Problem, habit: str, rng: random.Random) -> list[Move]:
 
 
 def script(problem: Problem, good: float, rng: random.Random) -> Script:
-    """A demonstrator for one problem: good with probability `good`, else with one of the ability's bad habits."""
+    """Return a demonstrator for one problem: good with probability `good`, else with one of the ability's bad habits."""
     if rng.random() < good:
         return Script("good", _good(problem))
     habits = HABITS[problem.ability]

@@ -39,9 +39,9 @@ class ChatDemonstrations(DemonstrationSource):
         return [self.path]
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
-        """A conversation that the agent could not have is left out: one longer than its context, with more turns of the assistant
-        than it has steps, or with a longer one than its actions; so is a row that is no conversation. One without a system turn
-        gets the agent's.
+        """Return a conversation that the agent could not have is left out: one longer than its context, with more turns of the
+        assistant than it has steps, or with a longer one than its actions; so is a row that is no conversation. One without a
+        system turn gets the agent's.
         """
         system = Turn("system", stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text)
         tag = "think" if stage.agent.thinking == "native" else stage.agent.think_tag
@@ -55,7 +55,7 @@ class ChatDemonstrations(DemonstrationSource):
         return Demonstrations(fitting, count - len(fitting))
 
     def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
-        """The number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
+        """Return the number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
         (path,) = self.files()
         rows, found, unfit = read_rows(path), [], ""
         for number, row in enumerate(rows, start=1):
@@ -69,7 +69,7 @@ class ChatDemonstrations(DemonstrationSource):
 
 
 def holds_conversations(path: Path) -> bool:
-    """Whether a file has rows of conversations, rather than trajectories."""
+    """Return whether a file has rows of conversations, rather than trajectories."""
     if path.suffix in (".jsonl", ".ndjson", ".gz"):
         return True
     with suppress(OSError, ValueError, pa.ArrowException):
@@ -80,8 +80,8 @@ def holds_conversations(path: Path) -> bool:
 
 
 def _trajectory(name: str, turns: list[Turn], tokenizer: ChatTokenizer, tag: str) -> Trajectory:
-    """The turns one after another; each of the assistant's is sampled off a generation prompt if it is learnt, and stands as
-    history then. A thought stands before its text, in tags of this name.
+    """Return the turns one after another; each of the assistant's is sampled off a generation prompt if it is learnt, and stands
+    as history then. A thought stands before its text, in tags of this name.
     """
     nodes: list[Node] = []
     trunk, step = ROOT, 0

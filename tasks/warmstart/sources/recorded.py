@@ -43,7 +43,7 @@ class RecordedKernel:
 async def retold(
     recorded: Sequence[Trajectory], stage: DemonstrationAgent, sampled_as: AgentSettings | None = None
 ) -> Demonstrations:
-    """The trajectories as this agent would meet them, told again action by action with the recorded outputs.
+    """Return the trajectories as this agent would meet them, told again action by action with the recorded outputs.
 
     What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
     would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what changed its own
@@ -60,7 +60,7 @@ async def retold(
 
 
 def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
-    """Whether it began with the system prompt of this stage and its tokenizer, and each action with its generation prompt."""
+    """Return whether it began with the system prompt of this stage and its tokenizer, and each action with its generation prompt."""
     system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
     opening, ends = stage.tokenizer.message("system", system.text, tags=system.tags), stage.tokenizer.generation_prompt()
     if not recorded.nodes or recorded.nodes[0].token_ids != opening:
@@ -88,7 +88,7 @@ async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory 
 
 
 def _uses_context(code: str) -> bool:
-    """Whether a cell may change the agent's context, however it gets hold of it."""
+    """Return whether a cell may change the agent's context, however it gets hold of it."""
     try:
         found = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

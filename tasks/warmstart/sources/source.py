@@ -21,7 +21,7 @@ class Demonstrations:
 
 
 def whole(played: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Demonstrations:
-    """Those that no limit of the agent cut off: they came to an answer, and each of their actions to its end."""
+    """Return those that no limit of the agent cut off: they came to an answer, and each of their actions to its end."""
     answered = [each for each in played if each.status is Status.ANSWERED]
     kept = [each for each in answered if all(node.token_ids[-1:] == [tokenizer.end_id] for node in each.sampled())]
     return Demonstrations(kept, len(played) - len(kept))
@@ -40,9 +40,9 @@ class DemonstrationSource(FiniteModel):
         """Raises ConfigError if it cannot be had, or holds something else; plays nothing."""
 
     def files(self) -> list[Path]:
-        """What it reads on this machine. Raises ConfigError if that is not there."""
+        """Return what it reads on this machine. Raises ConfigError if that is not there."""
         return []
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
-        """The demonstrations, deterministic in the arguments but for times. Raises ConfigError if they cannot be had."""
+        """Return the demonstrations, deterministic in the arguments but for times. Raises ConfigError if they cannot be had."""
         raise NotImplementedError

@@ -41,7 +41,7 @@ class Turn(NamedTuple):
 
 
 def turns_of(row: Mapping[str, Any]) -> list[Turn]:
-    """The turns of a row. Raises UnfitError."""
+    """Return the turns of a row. Raises UnfitError."""
     messages = next((row[name] for name in HELD if row.get(name)), None)
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
@@ -106,7 +106,7 @@ def _turn(message: Any) -> Turn:
 
 
 def _text(content: Any) -> str | None:
-    """A text, or that of parts that are all text; None for what is none, or cannot be stored."""
+    """Return a text, or that of parts that are all text; None for what is none, or cannot be stored."""
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else None for part in content]
         if not all(isinstance(part, str) for part in parts):

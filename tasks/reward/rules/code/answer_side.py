@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^(?P<fence>[ \t]*`{3,})[^\n`]*\n(?P<source>.*?)(?:^(?P=fenc
 
 
 def source_of(answer: str) -> str:
-    """The Python of an answer, which may be indented as a whole, or the only block of code in Markdown."""
+    """Return the Python of an answer, which may be indented as a whole, or the only block of code in Markdown."""
     source = dedent(answer.removeprefix("\ufeff"))
     try:
         compile(source, f"{NAME}.py", "exec", dont_inherit=True)
@@ -36,7 +36,7 @@ def source_of(answer: str) -> str:
 
 
 def load(setup: str, answer: str) -> dict[str, Any]:
-    """The names that the answer defines, on top of those of the setup."""
+    """Return the names that the answer defines, on top of those of the setup."""
     module = sys.modules[NAME] = ModuleType(NAME)
     for source in (setup, source_of(answer)):
         exec(compile(source, f"{NAME}.py", "exec", dont_inherit=True), vars(module))
@@ -44,7 +44,7 @@ def load(setup: str, answer: str) -> dict[str, Any]:
 
 
 def reply(names: dict[str, Any], call: dict[str, Any]) -> bytes:
-    """What calling a function comes to."""
+    """Return what calling a function comes to."""
     function = names.get(call["call"])
     if not callable(function) or isinstance(function, type):
         return message({"number": call["number"], "failed": f"it defines no function {call['call']}"})

@@ -24,7 +24,7 @@ UNANSWERED = message({"failed": "the program that runs the answer has ended, or 
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """The score of each row's `answer` by its `reference`. Raises RewardError if no sandbox starts."""
+    """Return the score of each row's `answer` by its `reference`. Raises RewardError if no sandbox starts."""
     with ThreadPoolExecutor(WORKERS) as workers:
         return list(workers.map(lambda row: judge(row["answer"], Reference.model_validate_json(row["reference"])), rows))
 

@@ -63,7 +63,7 @@ class Program:
         return self._line(end) if self._send(line, end) else None
 
     def _send(self, line: bytes, end: float) -> bool:
-        """Whether it took the line before the time `end`."""
+        """Return whether it took the line before the time `end`."""
         while line:
             if not self._ready(self._writing, select.POLLOUT, end):
                 return False

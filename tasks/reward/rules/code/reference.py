@@ -25,7 +25,7 @@ class Reference(BaseModel):
 
 
 def reference_of(tests: Iterable[str], setup: str = "", entry_points: Iterable[str] = ()) -> str:
-    """A reference as JSON. Without entry points they are the functions that tests call and nothing else defines."""
+    """Return a reference as JSON. Without entry points they are the functions that tests call and nothing else defines."""
     given, points = list(tests), list(entry_points)
     with suppress(SyntaxError, ValueError, RecursionError):  # `complaint` says it
         points = points or _called(setup, given)
@@ -34,7 +34,7 @@ def reference_of(tests: Iterable[str], setup: str = "", entry_points: Iterable[s
 
 @cache
 def complaint(reference: str) -> str:
-    """What is wrong with a reference, as the end of a sentence about its question; empty if nothing is."""
+    """Return what is wrong with a reference, as the end of a sentence about its question; empty if nothing is."""
     if not reference:
         return "has no tests; give it some in the column tests"
     try:
@@ -69,7 +69,7 @@ def _sources(reference: Reference) -> list[tuple[str, str]]:
 
 
 def _called(setup: str, tests: Iterable[str]) -> list[str]:
-    """The names of functions that tests call without defining them."""
+    """Return the names of functions that tests call without defining them."""
     known = BUILTINS | _names(ast.parse(setup))[0]
     called: dict[str, None] = {}
     for test in tests:
@@ -82,7 +82,7 @@ def _called(setup: str, tests: Iterable[str]) -> list[str]:
 
 
 def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """The names that a source binds anywhere, `*` for those that it imports without naming them, and those that it uses."""
+    """Return the names that a source binds anywhere, `*` for those that it imports without naming them, and those that it uses."""
     bound: set[str] = set()
     used: set[str] = set()
     for node in ast.walk(tree):

@@ -71,7 +71,7 @@ class RemoteAnswer:
 
 
 def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answer: RemoteAnswer) -> dict[str, Any]:
-    """Which tests pass, each with the names of the setup and of nothing else."""
+    """Return which tests pass, each with the names of the setup and of nothing else."""
     names: dict[str, Any] = {"__name__": "tests"}
     try:
         exec(compile(setup, "setup.py", "exec", dont_inherit=True), names)

@@ -39,7 +39,7 @@ class ValueTooLargeError(Exception):
 
 
 def message(fields: Mapping[str, Any]) -> bytes:
-    """A line of JSON. Raises TooLargeError."""
+    """Return a line of JSON. Raises TooLargeError."""
     line = json.dumps(fields).encode() + b"\n"
     if len(line) > LINE_BYTES:
         raise ValueTooLargeError(f"it has more than {LINE_BYTES} bytes as JSON")
@@ -47,7 +47,7 @@ def message(fields: Mapping[str, Any]) -> bytes:
 
 
 def encode(value: Any) -> Any:
-    """The value as what JSON can hold. Iterators are read to their end.
+    """Return the value as what JSON can hold. Iterators are read to their end.
 
     Raises UnsupportedError, TooLargeError, and what an iterator raises.
     """
@@ -114,7 +114,7 @@ _MADE: dict[str, Callable[[Any], Any]] = {
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` made JSON of, of plain types. Raises an error of any type for what it cannot have made."""
+    """Return the value that `encode` made JSON of, of plain types. Raises an error of any type for what it cannot have made."""
     if isinstance(data, list):
         return _all(data)
     if isinstance(data, dict):
@@ -132,7 +132,7 @@ def _pairs(pairs: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def raised(error: BaseException) -> dict[str, Any]:
-    """What a test is shown of an error: the name of its type, or of the nearest builtin one, and its arguments."""
+    """Return what a test is shown of an error: the name of its type, or of the nearest builtin one, and its arguments."""
     name = next(kind.__name__ for kind in type(error).__mro__ if RAISED.get(kind.__name__) is kind)
     try:
         arguments = encode(list(error.args))
@@ -142,7 +142,7 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 
 def error_of(name: str, arguments: list[Any]) -> BaseException:
-    """The error that `raised` told of. Raises KeyError for a name of none."""
+    """Return the error that `raised` told of. Raises KeyError for a name of none."""
     kind = RAISED[name]
     try:
         return kind(*decode(arguments))
