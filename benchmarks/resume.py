@@ -175,7 +175,9 @@ class Trained:
         return [value for _, value in sorted(load(data).items())]
 
     def asked(self) -> list[str]:
-        """Return the groups of all prompts that records have, in order; one is repeated for every trajectory that is there twice."""
+        """Return the groups of all prompts that records have, in order; one is repeated for every trajectory that is
+        there twice.
+        """
         storage, groups = self.place.storage, list[str]()
         for each in self._records():
             for round_ in each.rounds:

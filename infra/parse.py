@@ -30,7 +30,9 @@ def json_value(data: str | bytes) -> Any:
 
 
 def yaml_value(text: str | bytes) -> Any:
-    """Return the value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line of words."""
+    """Return the value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line
+    of words.
+    """
     if len(text) > YAML_BYTES:
         raise ValueError(f"it is longer than {YAML_BYTES >> 20} MB")
     try:

@@ -43,7 +43,9 @@ def identity() -> str:
 
 
 def is_running(process: str) -> bool | None:
-    """Return whether the process with this identity runs; None where only another machine or container can know, or it is none."""
+    """Return whether the process with this identity runs; None where only another machine or container can know, or it
+    is none.
+    """
     found = FORM.fullmatch(process)
     if not found or found["place"] != _place():
         return None

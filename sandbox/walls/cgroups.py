@@ -44,7 +44,9 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
-    """Return the hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is not visible."""
+    """Return the hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is
+    not visible.
+    """
     groups: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)

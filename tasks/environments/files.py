@@ -130,7 +130,9 @@ def _name(path: Path) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return a value as text, in a list too: numbers as they are written, but 42.0 is 42, since some rules would read it as 420."""
+    """Return a value as text, in a list too: numbers as they are written, but 42.0 is 42, since some rules would read
+    it as 420.
+    """
     match value:
         case bool():
             return json.dumps(value)

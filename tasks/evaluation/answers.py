@@ -82,7 +82,9 @@ def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: 
 
 
 def question_id(environment: str, group: str) -> str:
-    """Return a question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
+    """Return a question's id by which evaluations of different environments are joined: only with several are ids
+    prefixed there.
+    """
     prefix = f"{environment}:"
     return group if group.startswith(prefix) else prefix + group
 

@@ -216,7 +216,9 @@ def check_free(storage: Storage, layout: RunLayout) -> None:
 
 
 def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Lease | None:
-    """Return the lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is not to be."""
+    """Return the lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is
+    not to be.
+    """
     held = holder(storage, layout)
     if held is not None and not take_over:
         raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")

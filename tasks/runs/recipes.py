@@ -112,7 +112,9 @@ def _words(problem: Any) -> str:
 
 
 def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """Return the settings model to which the last key should belong, and the keys as the user wrote them, without tags of unions."""
+    """Return the settings model to which the last key should belong, and the keys as the user wrote them, without tags
+    of unions.
+    """
     model = settings
     members: list[type[BaseModel]] = []
     written = []

@@ -182,7 +182,9 @@ def _text(part: "mcp.types.ContentBlock") -> str:
 
 
 def _says(texts: list[str], answer: Any, structured: Any) -> bool:
-    """Return whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of its items."""
+    """Return whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of
+    its items.
+    """
     if not any(map(str.strip, texts)) or _same(texts, [answer]) or _same(texts, [structured]):
         return True
     return isinstance(answer, list) and _same(texts, answer)
@@ -207,7 +209,9 @@ async def _unchecked(name: str, result: "mcp.types.CallToolResult") -> None:
 
 
 def _lost(error: Exception) -> bool:
-    """Return whether the session is of no more use; a server that refuses one call, or answers it wrongly, still serves the next."""
+    """Return whether the session is of no more use; a server that refuses one call, or answers it wrongly, still
+    serves the next.
+    """
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 

@@ -72,7 +72,9 @@ def block_mask(end_P: Ints, device: torch.device) -> BlockMask:
 
 
 def _listed(wanted_NN: Bools, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return how many blocks of keys each block of queries wants, [1, 1, N], and their numbers first in each row of [1, 1, N, N]."""
+    """Return how many blocks of keys each block of queries wants, [1, 1, N], and their numbers first in each row of
+    [1, 1, N, N].
+    """
     count_N = wanted_NN.sum(axis=1, dtype=np.int32)
     index_NN = np.argsort(~wanted_NN, axis=1, kind="stable").astype(np.int32)
     count, index = torch.from_numpy(count_N)[None, None], torch.from_numpy(index_NN)[None, None]

@@ -42,7 +42,9 @@ class Rounding:
 
 
 def stochastic(weight: Tensor, seed: int) -> Tensor:
-    """Return each number as one of the two beside it in bfloat16, the nearer one more likely; one that bfloat16 has stays itself."""
+    """Return each number as one of the two beside it in bfloat16, the nearer one more likely; one that bfloat16 has
+    stays itself.
+    """
     generator = torch.Generator(weight.device).manual_seed(seed)
     bits = weight.to(torch.float32).contiguous().view(torch.int32)
     noise = torch.randint(0, 1 << LOST_BITS, bits.shape, generator=generator, dtype=torch.int32, device=weight.device)

@@ -195,7 +195,9 @@ def _other(token: str, text: str) -> str:
 
 
 def settled(found: Any) -> Any:
-    """Return what an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if it is false."""
+    """Return what an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if
+    it is false.
+    """
     if isinstance(found, sympy.Eq) and isinstance(found.rhs, sympy.Set):
         return found.rhs
     if not isinstance(found, sympy.Eq | sympy.And):

@@ -58,7 +58,9 @@ def _said(answer: str) -> str:
 
 
 def _verdict(given: str, reference: str) -> bool | None:
-    """Return what the rule `number` says of the two; None where it is for the package to say, as of two decimals or percentages."""
+    """Return what the rule `number` says of the two; None where it is for the package to say, as of two decimals or
+    percentages.
+    """
     if given.strip() == reference.strip():
         return True
     one, other = quantity(given), quantity(reference)
