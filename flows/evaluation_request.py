@@ -208,7 +208,7 @@ def _key(variable: str) -> str | None:
 
 
 def _name(subject: Subject, config: RunConfig) -> str:
-    """Return the same for the same model and settings, so that the same command goes on with what it began."""
+    """Return a deterministic name, so that repeating the command resumes the evaluation."""
     decided = hashlib.sha256(f"{subject.digest} {digest(config)}".encode()).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9]+", "-", subject.run or os.path.basename(subject.name.partition(" at ")[0].rstrip("/"))).strip(
         "-"

@@ -57,7 +57,7 @@ def _demand_nothing_shared(control: int) -> None:
 
 
 def _live(kernel: ForkedKernel, birth: dict[str, Any], descriptors: list[int]) -> None:
-    """The newborn's life, in a process of its own."""
+    """Run a forked kernel, in a process of its own."""
     own, *adopted = descriptors
     sock = socket.socket(fileno=own)
     announce(sock, birth["workspace"])

@@ -51,7 +51,7 @@ class RowSlots:
         return max(0, self._places)
 
     def add(self, identity: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begin with a row, whose earlier task is about to end, if there is one. Raises what a task of it that ended raised."""
+        """Start the row's task. Re-raises the error of a previous, finished task of the row."""
         if identity in self._tasks and self._tasks[identity].done():
             self._tasks[identity].result()
         self._places -= 1

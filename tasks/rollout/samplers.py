@@ -42,7 +42,7 @@ class Reach:
         return sum(max(0.0, end - max(begin, moment)) for begin, end in self._gaps.items())
 
     async def watch(self) -> None:
-        """Ask until cancelled. An answer of any kind is one: the engine was reached."""
+        """Ask until cancelled. Any HTTP answer counts as reachable."""
         answered = time.monotonic()
         while True:
             self.reached = await self._asked()

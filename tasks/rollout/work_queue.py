@@ -1,4 +1,4 @@
-"""The queue of a round: hands its rows out to runners, a few at a time, and takes note of what is finished.
+"""The queue of a round: assigns its rows to runners, a few at a time, and notes what is finished.
 
 An actor on the machine that leads. It never waits for a runner: one that gives no sign loses its rows to others.
 """
@@ -90,12 +90,12 @@ class WorkQueue:
         self._change()
 
     async def move(self, engines: Sequence[EngineAddress]) -> None:
-        """Engines have other addresses from now on."""
+        """Give runners other addresses of engines from now on."""
         self._round.engines = engines
         self._change()
 
     async def register_runner(self, number: int, life: str) -> None:
-        """A runner was started, for the first time or again: what it held before is not in work any more."""
+        """Note that a runner was started. After a restart, rows assigned to it become unassigned."""
         if number in self._lives and self._lives[number] != life:
             self._restarts += 1
             self._doubt(number)
@@ -103,7 +103,7 @@ class WorkQueue:
         self._sign(number)
 
     async def begin(self, name: str, number: int, life: str) -> None:
-        """A runner begins with a round, perhaps once more: what it held before, it no longer does."""
+        """Start or restart a runner's work on this round; release its rows."""
         if self._round.name == name and self._is_present(number, life):
             self._sign(number)
             self._doubt(number)

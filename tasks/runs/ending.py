@@ -17,7 +17,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(error: BaseException | None) -> Ending:
-    """Return what an exception that ends a training makes of it: somebody stopped or took it over, or it failed."""
+    """Return the status of a run (stopped, taken over, failed) for an exception."""
     if error is None:
         return Ending("FINISHED")
     if isinstance(error, TakenOverError | StoppedError):

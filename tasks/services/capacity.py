@@ -26,7 +26,7 @@ class Demand(NamedTuple):
 def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True, ranks: bool = True) -> list[str]:
     """Return what does not fit on these machines; `engines` and `ranks` of ours are wanted or not.
 
-    Of ranks whose device cannot be decided nothing is said: `on_cuda` does.
+    Ranks with an undecided device are skipped; `on_cuda` reports them.
     """
     return list(_lacking(_parts(config, machines, engines, ranks), machines))
 

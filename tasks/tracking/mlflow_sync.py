@@ -56,7 +56,7 @@ class MlflowSync:
         while (record := read_record(self._storage, self._run, self.delivered)) is not None:
             self._iteration(record)
             self._steps.add(record)
-            self._tracking.set_tag(DELIVERED, f"{self.delivered} {_mark(record)}")
+            self._tracking.set_tag(DELIVERED, f"{self.delivered} {_record_id(record)}")
             self._doubtful = False
         self._evaluations()
         self._checkpoints.update_places()
@@ -102,7 +102,7 @@ class MlflowSync:
         self._open()
         delivered, _, mark = self._tracking.tag(DELIVERED).partition(" ")
         records = [read_record(self._storage, self._run, iteration) for iteration in range(int(delivered or 0))]
-        if records and (records[-1] is None or mark != _mark(records[-1])):
+        if records and (records[-1] is None or mark != _record_id(records[-1])):
             self._tracking.start_over()  # iterations that MLflow has were done again
             self._open()
             records = []
@@ -208,8 +208,8 @@ def _summary_mark(storage: Storage, run: Run) -> str:
         return ""
 
 
-def _mark(record: Record) -> str:
-    """Return what a record has that the same iteration done again has not."""
+def _record_id(record: Record) -> str:
+    """Distinguish a record from that of a repeated iteration."""
     return f"{record.epoch} {record.finished}"
 
 

@@ -34,12 +34,12 @@ def samples(trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answer
     return [Sample(found[row["trajectory"]], row, answers.get(row["group"], [])) for row in rewards if row["trajectory"] in found]
 
 
-def log_traces(tracking: Tracking, samples: Sequence[Sample], tags: Mapping[str, str], doubtful: bool = True) -> None:
+def log_traces(tracking: Tracking, samples: Sequence[Sample], tags: Mapping[str, str], check_existing: bool = True) -> None:
     """Log those of the samples that the run does not have with these tags, and the assessments that they lack.
 
-    Without `doubtful` none of them is looked for.
+    Without `check_existing`, MLflow is not queried for existing traces.
     """
-    there = tracking.traces.there(tags) if samples and doubtful else {}
+    there = tracking.traces.there(tags) if samples and check_existing else {}
     for sample in samples:
         trace = there.get(sample.trajectory.id) or _log(tracking, sample.trajectory, tags)
         tracking.traces.assess(trace, assessments(sample))

@@ -55,10 +55,10 @@ class _TooMuchError(Exception):
 
 
 def _bounded(left: list[int]) -> Any:
-    """Checks without what can take for ever; the server checks all of it itself.
+    """Validate without unbounded work; the server validates everything itself.
 
-    That is a pattern of the server on a text of the cell, and alternatives within alternatives: what a rule looks at is taken
-    from `left`, and below nothing it raises _TooMuchError.
+    Skips `pattern`, which would run on a text of the cell. Raises _TooMuchError after as many steps as `left` has, since
+    alternatives may be nested.
     """
     import jsonschema
 

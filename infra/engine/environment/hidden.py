@@ -27,7 +27,7 @@ def without(answer: object) -> object:
 
 
 def install() -> None:
-    """Leave the keys out of what the server tells of itself, which whoever may ask for tokens may ask for too."""
+    """Remove keys from the server's /server_info: every client can read it."""
     from sglang.srt.entrypoints import http_server
 
     told = http_server.msgspec_to_builtins

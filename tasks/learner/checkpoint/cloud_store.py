@@ -24,7 +24,7 @@ class CloudCheckpoints:
         self._writing_states, self._my_states = ExitStack(), Path()
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
-        """Return whether the objects are what the manifest says is seen by whoever reads them."""
+        """Does not verify objects; readers check them against the manifest."""
         checkpoint = order.checkpoint_out
         try:
             manifest = read_manifest(self._storage.read_bytes(f"{checkpoint}/{MANIFEST}"), self._storage.uri(checkpoint))

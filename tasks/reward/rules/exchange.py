@@ -1,4 +1,4 @@
-"""Runs a program that may be in the hands of what it judges: what it says is bounded in size and time."""
+"""Runs an untrusted scorer, with limits on the output and time of each exchange."""
 
 import os
 import selectors
