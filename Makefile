@@ -26,11 +26,12 @@ test-fast: setup  ## the tests of `make test` that start no process
 test-machines: setup  ## a training over three machines of namespaces, where root can make them; skipped elsewhere
 	$(pytest) -m machines --timeout 1200
 
-check: setup      ## format, lint, types, import rules
+check: setup      ## format, lint, types, import rules, words
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
+	$(PY) -m tests.words
 
 docs: setup       ## the documentation as pages in site/; a broken link fails
 	@# The variable silences a notice of Material for MkDocs: it is maintained until May 2027, its successor is Zensical.

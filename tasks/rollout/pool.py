@@ -43,7 +43,7 @@ def first_map(table: pa.Table) -> pa.Table:
 
 
 def run_lane(lane: pa.Table, runners: Sequence[Any], queue: Any, name: str, plan: RoundPlan) -> pa.Table:
-    """Call `run` on these runners until the round is complete, again after a restart; return the rows of the index that they made.
+    """Call `run` on these runners until the round is complete, again after a restart; return the rows that they made.
 
     A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the queue is gone.
     """
