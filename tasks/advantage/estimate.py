@@ -1,6 +1,6 @@
 """Computes step advantages from step rewards with the estimator that the settings name: a table of formulas.
 
-Every estimator gets, and returns, one sequence of [steps] per trajectory. Those with a critic are in gae.py.
+Every estimator gets, and returns, one sequence of [steps] per trajectory..
 
 Generalised advantage estimation (arXiv 1506.02438, equation 16), over steps and over the tokens of a step.
 """

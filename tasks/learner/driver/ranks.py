@@ -24,7 +24,7 @@ class _Backend(Backend):
 
 @dataclass
 class MeetThemselves(BackendConfig):
-    """Ranks join their process group by themselves (process/group.py)."""
+    """Ranks join their process group by themselves (worker.py)."""
 
     @property
     def backend_cls(self) -> type[Backend]:

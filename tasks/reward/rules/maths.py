@@ -16,7 +16,7 @@ from nbrl.tasks.reward.rules.number_words import CURRENCIES
 RULE = "math"
 MODULES = {
     f"nbrl/tasks/reward/rules/{name}": str(Path(__file__).with_name(name))
-    for name in ("expressions.py", "equality.py", "notation.py", "written.py", "sentence.py", "number_words.py", "marks.py")
+    for name in ("expressions.py", "equality.py", "notation.py", "written.py", "number_words.py", "marks.py")
 }
 LONGEST = 1000  # characters of what may be a number and its unit
 _BARE = re.compile(r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?")
