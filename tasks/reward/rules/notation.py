@@ -2,8 +2,6 @@
 
 import ast
 import re
-from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import sympy
@@ -45,16 +43,6 @@ PRINTED = re.compile(r"\[[\[\]\d.\seE+j-]*\d[\d.\]\s]*\]")
 ARRAY = re.compile(r"\s*(\])\s*\[|(?<=[\d.j])\s+(?=[-+.\d])")
 _NUMBER_TYPES = re.compile(r"(?:u?int|float|complex)\d*_?|mpf|Float")
 _VARIABLE = re.compile(r"([A-Za-z])(?:_?(\d+))?")
-
-
-LONGEST = 200
-_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-", ",": "", "$": ""})
-_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-}
 
 
 class Items(NamedTuple):
@@ -155,24 +143,3 @@ def _called(func: ast.expr, args: list[ast.expr], keywords: list[ast.keyword], t
     if name in ("sqrt", "log", "exp", "Rational", "Fraction", "Min", "Max", "min", "max"):
         values = list(values[0].values) if len(values) == 1 and isinstance(values[0], Items) else values
     return FUNCTIONS[name](*values)
-
-
-def arithmetic(text: str) -> Fraction | None:
-    """Return the value; None where the text is anything else."""
-    if len(text) > LONGEST:
-        return None
-    try:
-        return _value(ast.parse(text.translate(_SIGNS).strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
-        return None
-
-
-def _value(node: ast.expr) -> Fraction:
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return Fraction(str(number))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-            return _OPERATIONS[type(op)](_value(left), _value(right))
-    raise ValueError("no sum")

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from nbrl.tasks.reward.rules import number_words as known
+from nbrl.tasks.reward.rules.arithmetic import arithmetic
 from nbrl.tasks.reward.rules.marks import LONGEST, carries, plain, said, unmarked
-from nbrl.tasks.reward.rules.notation import arithmetic
 from nbrl.tasks.reward.rules.qa import normalise
 
 DIGITS = 100  # characters of a number, and the largest exponent: what is longer costs time and is no answer
