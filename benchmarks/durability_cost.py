@@ -34,7 +34,7 @@ from benchmarks.hardware import processor
 from benchmarks.older_storing import Bucket, Folder, Made, store
 from benchmarks.stopwatch import Stopwatch
 from nbrl.agent.trajectory import Trajectory, from_table
-from nbrl.flows.pipeline import collect, learn
+from nbrl.flows.pipeline import iterate
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.checkpoints import RESULT
@@ -46,17 +46,16 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.durable import NodeTask
-from nbrl.tasks.nodes.record import Timing, seconds_of
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.epochs import check_newest, newest
-from nbrl.tasks.runs.history import Position, Record, read_record
+from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.lease import BEAT_S, Writer
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync
 from tests.clouds import Proxy, s3_server
@@ -199,18 +198,11 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     ready()
     with WATCH.watching():
         read_record(storage, run, 1)
-        done = asyncio.run(iterate(services, writer.iteration(1, before.policy), before.after))
+        done = asyncio.run(iterate.fn(services, writer.iteration(1, before.policy), before.after))
         prune(storage, run, [before, done], {}, config.checkpoints)
         for _ in range(round(made.seconds / BEAT_S)):
             check_newest(storage, run.layout, writer.epoch)
             storage.write_json(run.layout.lease, {"epoch": writer.epoch, "beat": time.time()})
-
-
-async def iterate(services: Services, scope: Scope, start: Position) -> Record:
-    """Return the iteration without Prefect."""
-    began = time.monotonic()
-    batch = await collect.fn(services, scope, start)
-    return await learn.fn(services, scope, batch, Timing(began, seconds_of(batch.trajectories)))
 
 
 def store_before(made: Made, root: str, folder: Path, ready: Callable[[], object]) -> None:

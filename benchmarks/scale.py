@@ -44,7 +44,8 @@ from nbrl.infra.engine.actor import EnginePlan, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import NodeSettings, PlacedFolder
-from nbrl.infra.ray_data import among, for_sandboxes
+from nbrl.infra.placement import for_sandboxes
+from nbrl.infra.ray_data import among
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module

@@ -105,6 +105,14 @@ async def learn(services: Services, scope: Scope, batch: CollectedBatch, timing:
     return await record(services, scope, artifacts, batch.after.cursor, timing, batch.trajectories, updated, skipped)
 
 
+@flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run} {scope.title}", persist_result=False)
+async def iterate(services: Services, scope: Scope, start: Position) -> Record:
+    """Run one iteration as a DAG, without a lag: sample → rollout → reward → select → advantage → update → publish → record."""
+    started = time.monotonic()
+    batch = await collect.fn(services, scope, start)
+    return await learn.fn(services, scope, batch, Timing(started, seconds_of(batch.trajectories)))
+
+
 class Pipeline:
     """Iterations of a run, one after the other. With a lag, as many batches as that are collected ahead; what is in flight at its
     end is given up.
@@ -133,14 +141,13 @@ class Pipeline:
         Engines that have one set of weights get new ones when nothing is in flight.
         """
         services, number, started, busy = self._services, len(records), time.monotonic(), self._busy.seconds
+        scope = self._writer.iteration(number, policy_after(self._writer.run, records))
+        if not self._lag:
+            return await iterate(services, scope, position_after(records))
         self.begin(records)
-        self._begin(records, number, position_after(records))
         batch = await beside(self._in_flight[number], self._in_flight.values(), lambda _: True)
         self.begin(records)
         del self._in_flight[number]
-        scope = self._writer.iteration(number, policy_after(self._writer.run, records))
-        if not self._lag:
-            return await learn(services, scope, batch, Timing(started, seconds_of(batch.trajectories)))
         alone_s, busy = self._busy.seconds - busy, self._busy.seconds
 
         async def changeable() -> None:
@@ -174,5 +181,4 @@ class Pipeline:
 
     async def _collected(self, scope: Scope, start: Position) -> CollectedBatch:
         with self._busy:
-            services = self._services.apart(scope) if self._lag else self._services
-            return await collect(services, scope, start)
+            return await collect(self._services.apart(scope), scope, start)

@@ -3,17 +3,12 @@
 Ray registers a type of Arrow's whose values are pickles, and reading them would run what they name.
 """
 
-import itertools
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from nbrl.infra.errors import DamagedError
-from nbrl.infra.manifest import PARALLEL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,11 +17,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 20_000_000
 LARGEST = 4 << 30  # bytes of a table in memory, and of a file
 BATCH = 256 << 20  # bytes, about, of the rows that are unpacked at once
-
-
-INDEX = ".index.parquet"  # how the key of an index ends
-TAKEN_BYTES = 1 << 30  # `take` makes one array of each column, whose offsets end at 2 GiB
-PART, DIGEST, ROW = "part", "sha256", "row"  # its columns: the key of a table, the SHA-256 of its bytes, the number of a row
 
 
 class UnfitTableError(ValueError):
@@ -96,34 +86,3 @@ def _largest_value(metadata: pq.FileMetaData) -> int:
         for column in range(metadata.num_columns)
     )
     return max(1, max(chunks, default=1))
-
-
-def parts_of(index: "pa.Table") -> dict[str, str]:
-    """SHA-256 of each part by its key, in the order in which the index names them first."""
-    return dict(zip(index[PART].to_pylist(), index[DIGEST].to_pylist(), strict=True))
-
-
-def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Table":
-    """Return the rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no
-    columns.
-    """
-    import pyarrow as pa
-
-    if lacking := {PART, DIGEST, ROW} - set(index.column_names):
-        raise DamagedError(f"an index of a table in parts lacks {', '.join(sorted(lacking))}; bring it back from a copy")
-    digests = parts_of(index)
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        tables = list(pool.map(read, digests.keys(), digests.values()))
-    if not tables:
-        return pa.table({})
-    lengths = {part: len(table) for part, table in zip(digests, tables, strict=True)}
-    begins = dict(zip(digests, itertools.accumulate(lengths.values(), initial=0), strict=False))
-    places = []
-    for part, row in zip(index[PART].to_pylist(), index[ROW].to_pylist(), strict=True):
-        if not 0 <= row < lengths[part]:
-            raise DamagedError(f"an index names row {row} of {part}, which has {lengths[part]} rows; bring it back from a copy")
-        places.append(begins[part] + row)
-    whole = pa.concat_tables(tables, promote_options="default")
-    if whole.nbytes < TAKEN_BYTES:
-        return whole.take(pa.array(places, pa.int64()))
-    return pa.concat_tables([whole.slice(place, 1) for place in places])

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from nbrl.infra.arrow_files import INDEX, PART, joined
 from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
 from nbrl.infra.parse import seal, unseal
+from nbrl.infra.parts import INDEX, PART, joined
 from nbrl.infra.paths import NotRegularError, expanded
 from nbrl.infra.s3_blobs import AzureBlobs, GsBlobs, S3Blobs
 

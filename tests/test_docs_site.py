@@ -32,7 +32,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("https://host/nbrl/", "see [it](https://host/nbrl/blob/HEAD/flows/order.py) and [a](b.md)"), ("", "see it and [a](b.md)")],
+    [("https://host/nbrl/", "see [it](https://host/nbrl/blob/HEAD/flows/train.py) and [a](b.md)"), ("", "see it and [a](b.md)")],
 )
 def test_a_link_that_leaves_the_pages_goes_to_the_repository_or_is_its_text(address: str, expected: str) -> None:
     spec = importlib.util.spec_from_file_location("hooks", "docs/hooks.py")
@@ -40,7 +40,7 @@ def test_a_link_that_leaves_the_pages_goes_to_the_repository_or_is_its_text(addr
     assert spec.loader
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
-    page = "see [it](../flows/evaluation_request.py) and [a](b.md)"
+    page = "see [it](../flows/train.py) and [a](b.md)"
     assert hooks.on_page_markdown(page, config=SimpleNamespace(repo_url=address)) == expected
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, cancel_on_term, guard
+from nbrl.flows.cli.guard import cancel_on_term, guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Trust, storage_at
 from nbrl.flows.display.progress import err, out, plain, say
 

@@ -11,7 +11,8 @@ from nbrl.flows.cli.compare import compare
 from nbrl.flows.cli.data import data
 from nbrl.flows.cli.deploy import deploy, schedule
 from nbrl.flows.cli.evaluate import evaluate
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
 from nbrl.flows.cli.prepare import prepare

@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.display.progress import err, out, say
 from nbrl.infra.doctor import checks as infra_checks
 from nbrl.infra.errors import InfraError

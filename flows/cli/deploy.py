@@ -10,7 +10,8 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
 from nbrl.flows.display.progress import out, say

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
 from nbrl.flows.display.progress import out, plain

@@ -7,7 +7,8 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.progress import out, plain, say
 

@@ -5,8 +5,8 @@ import os
 import sys
 from typing import TextIO
 
-from nbrl.flows.cli import guard
-from nbrl.flows.cli.guard import QuickEnd
+from nbrl.flows.cli import interrupt
+from nbrl.flows.cli.interrupt import QuickEnd
 from nbrl.infra.process.identity import collect_rarely
 
 
@@ -20,7 +20,7 @@ def process() -> None:
 
 def main() -> None:
     """Run the command line, and raise SystemExit."""
-    guard.hold()  # until a command begins its work
+    interrupt.hold()  # until a command begins its work
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
     from nbrl.flows.cli.commands import app  # takes a tenth of a second

@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.display.progress import err, out
 
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published models as folders to train or evaluate.")

@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, checked_home
 from nbrl.flows.display.progress import out, plain, say

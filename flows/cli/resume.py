@@ -6,7 +6,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import Importing
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Restarts, Root, Set, TakeOver, Trust, storage_at, with_restarts
 from nbrl.flows.cli.train import train_run
 

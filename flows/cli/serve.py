@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
 from nbrl.flows.display.progress import err, out
 

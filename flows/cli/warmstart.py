@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import Importing, guard
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
 from nbrl.flows.display.progress import out

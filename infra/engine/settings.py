@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.gpu import gpus
-from nbrl.infra.ray_data import Resources
+from nbrl.infra.placement import Resources
 
 
 class EngineSettings(ClosedModel):

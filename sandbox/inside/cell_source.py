@@ -19,7 +19,7 @@ class CellSource:
         self._shell.transform_cell = self._first
 
     def _first(self, raw_cell: str) -> str:
-        """The second call has its result. If this one fails it is the stock method's, whose traceback shows nothing of
+        """Return the second call has its result. If this one fails it is the stock method's, whose traceback shows nothing of
         ours.
         """
         self._end()

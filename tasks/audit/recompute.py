@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.arrow_files import DIGEST, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from

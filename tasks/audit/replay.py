@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbrl.infra import ray_cluster
-from nbrl.infra.arrow_files import INDEX, parts_of
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.node_cache import PlacedFolder
+from nbrl.infra.parts import INDEX, parts_of
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError

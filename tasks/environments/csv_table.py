@@ -51,7 +51,7 @@ def too_long(path: Path) -> ConfigError:
 
 
 def csv_table(path: Path, delimiter: str) -> pa.Table:
-    """All fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
+    """Return all fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
     data = contents(path)
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
     header = data[:_HEAD].partition(b"\n")[0].decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.infra.arrow_files import joined
+from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.evaluation.scores import Scores, metrics, scores

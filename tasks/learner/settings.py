@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from nbrl.infra.closed import FREE, FiniteModel
 from nbrl.infra.gpu import computes_in_bfloat16
-from nbrl.infra.ray_data import Resources
+from nbrl.infra.placement import Resources
 
 Old = Annotated[
     Literal["trainer", "engine", "interpolated"],

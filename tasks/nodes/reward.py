@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
-from nbrl.infra.arrow_files import DIGEST, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nbrl.agent.tools.settings import CorpusSearch, SearchSettings, SimulatedSearch
 from nbrl.agent.trajectory import Status
-from nbrl.infra.arrow_files import DIGEST, PART, ROW, parts_of
+from nbrl.infra.parts import DIGEST, PART, ROW, parts_of
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.infra.arrow_files import joined
+from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward import facets

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
-from nbrl.infra.arrow_files import DIGEST, PART, ROW
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage, encode, sha256
 from nbrl.tasks.layout.stages import chunk
 

@@ -14,8 +14,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from nbrl.agent.errors import AgentError
 from nbrl.infra.errors import InfraError
+from nbrl.infra.placement import for_sandboxes
 from nbrl.infra.process.shared import Budget
-from nbrl.infra.ray_data import among, for_sandboxes, here, map_tables
+from nbrl.infra.ray_data import among, here, map_tables
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError

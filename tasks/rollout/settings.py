@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.infra.closed import FREE, ClosedModel
-from nbrl.infra.ray_data import Resources
+from nbrl.infra.placement import Resources
 
 
 class HorizonSettings(ClosedModel):

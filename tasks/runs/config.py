@@ -200,7 +200,7 @@ class RunConfig(ClosedModel):
     @field_validator("environments", mode="before")
     @classmethod
     def _left(cls, given: Any) -> Any:
-        """An environment that is null is left out, so that a recipe or `--set` can leave out one of its base."""
+        """Return an environment that is null is left out, so that a recipe or `--set` can leave out one of its base."""
         if not isinstance(given, dict):
             return given
         for name in given:

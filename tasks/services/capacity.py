@@ -38,7 +38,7 @@ def of_engine(engine: EngineSettings, machines: int) -> Machine:
 
 
 def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Demand]:
-    """A single machine's GPUs may be shared."""
+    """Return a single machine's GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
     pools = max(1, config.pipeline.lag) if ranks else 1  # batches of a training that are sampled at once

@@ -17,7 +17,8 @@ from nbrl.infra.doctor import SHARED_MEMORY_MB, shared_memory_mb
 from nbrl.infra.engine.arguments import installed, needed
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import ServerError, StorageError
-from nbrl.infra.ray_data import for_sandboxes, interface_of, offers, raised_in_task
+from nbrl.infra.placement import for_sandboxes, offers
+from nbrl.infra.ray_data import interface_of, raised_in_task
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import SandboxUnavailable

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 PROGRAM = """
 import atexit, sys
-from nbrl.flows.cli.guard import QuickEnd
+from nbrl.flows.cli.interrupt import QuickEnd
 
 class Module:
     def __del__(self):
@@ -39,7 +39,7 @@ sys.exit(1)
 """
 BLOCKED = """
 import contextlib, os, signal, sys
-from nbrl.flows.cli.guard import QuickEnd
+from nbrl.flows.cli.interrupt import QuickEnd
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 with QuickEnd():

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.arrow_files import parts_of
 from nbrl.infra.home import Home
+from nbrl.infra.parts import parts_of
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nbrl.infra.ray_data import offers
+from nbrl.infra.placement import offers
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nbrl.infra import arrow_files
+from nbrl.infra import parts
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 
@@ -14,9 +14,9 @@ def index(*rows: tuple[str, str, int]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(("part", "sha256", "row"), row, strict=True)) for row in rows])
 
 
-@pytest.mark.parametrize("limit", [arrow_files.TAKEN_BYTES, 0], ids=["taken", "larger than one array can be"])
+@pytest.mark.parametrize("limit", [parts.TAKEN_BYTES, 0], ids=["taken", "larger than one array can be"])
 def test_rows_come_in_the_order_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(arrow_files, "TAKEN_BYTES", limit)
+    monkeypatch.setattr(parts, "TAKEN_BYTES", limit)
     storage = Storage(StorageSettings(root=str(tmp_path)))
     a = storage.write_table("a.parquet", pa.table({"x": [1, 2, 3]}))
     b = storage.write_table("b.parquet", pa.table({"x": [4]}))

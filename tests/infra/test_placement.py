@@ -8,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 from nbrl.infra import ray_data
 from nbrl.infra.errors import ServerError
+from nbrl.infra.placement import Resources, for_sandboxes, offers
 from nbrl.infra.ray_cluster import RaySettings, _forwarded
-from nbrl.infra.ray_data import Resources, for_sandboxes, interface_of, offers, setup
+from nbrl.infra.ray_data import interface_of, setup
 
 
 class Taking(BaseModel):

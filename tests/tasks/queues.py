@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.infra.arrow_files import joined
+from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import in_order
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan

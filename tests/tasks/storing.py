@@ -4,7 +4,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.arrow_files import DIGEST, INDEX, PART, ROW, parts_of
+from nbrl.infra.parts import DIGEST, INDEX, PART, ROW, parts_of
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.rollout.chunks import index_of, write

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from nbrl.infra.arrow_files import parts_of
+from nbrl.infra.parts import parts_of
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.recompute import check_index
 from nbrl.tasks.audit.replay import _inputs_of

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from nbrl.agent.trajectory import Status, Trajectory, to_table
-from nbrl.infra.arrow_files import joined
 from nbrl.infra.errors import StorageError
+from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import chunks as module
 from nbrl.tasks.rollout.chunks import Chunks, found_in, write

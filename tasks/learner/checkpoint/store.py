@@ -56,7 +56,7 @@ class CheckpointStore(Protocol):
 
 
 def store_on(storage: Storage, nodes: NodeSettings, ranks: Ranks) -> CheckpointStore:
-    """Each kind is imported where it is needed, because both import this module's types."""
+    """Return each kind is imported where it is needed, because both import this module's types."""
     if storage.is_local:
         from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 

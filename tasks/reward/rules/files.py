@@ -28,7 +28,7 @@ def reference_of(expected: Mapping[str, bytes]) -> str:
 
 
 def judge(produced: Mapping[str, bytes], reference: str) -> Judged:
-    """All expected files must be there and right; partly right is the mean of how right each is. Others do not count.
+    """Return all expected files must be there and right; partly right is the mean of how right each is. Others do not count.
 
     Tables (.csv, .tsv) are equal by their cells, numbers by value; .json by value; text (.txt, .md) by its lines, of which white
     space at the ends does not count; any other file by its bytes.

@@ -56,7 +56,7 @@ def _good(problem: Problem) -> list[Move]:
 
 
 def _five_lookups(problem: Problem) -> list[Move]:
-    """Each number but the last is noted with the next look-up."""
+    """Return each number but the last is noted with the next look-up."""
     thoughts = ("look it up first", "one more hop to go", "note this and find the other", "one more hop to go", "note this too")
     notes = ("", "", problem.findings[1], "", problem.findings[3])
     return [_search(*each) for each in zip(thoughts, problem.queries, notes, strict=True)]

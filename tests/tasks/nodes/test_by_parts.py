@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.infra.arrow_files import DIGEST, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.reward import over_parts
 from nbrl.tasks.rollout import chunks as module
