@@ -11,7 +11,7 @@ from nbrl.agent.context.view import Request, read_requests
 from nbrl.agent.errors import AgentError, RefusedError
 from nbrl.agent.grammar import Malformed
 from nbrl.agent.kernel import Kernel, Watcher
-from nbrl.agent.messages import observe
+from nbrl.agent.observation import observe
 from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer

@@ -5,13 +5,10 @@ Helpers that shorten texts of models, cells and servers and make them storable.
 What the policy reads of a cell.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
-
-from nbrl.agent.kernel import CellResult
-from nbrl.agent.trajectory import Output
 
 Role = Literal["system", "user", "assistant"]
 
@@ -64,42 +61,3 @@ class Prompt:
     @property
     def token_ids(self) -> list[int]:
         return list(chain.from_iterable(self.runs))
-
-
-def storable(text: str) -> str:
-    """`text` with a question mark for each half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def cut_middle(text: str, limit: int) -> str:
-    """Keep head and tail, and replace the middle by a mark."""
-    if len(text) <= limit:
-        return text
-    head = limit // 2
-    return f"{text[:head]}\n[{len(text) - limit} characters cut]\n{text[len(text) - (limit - head) :]}"
-
-
-def cut_end(text: str, chars: int) -> str:
-    """Return the first `chars` characters, with a mark if there were more."""
-    return text if len(text) <= chars else f"{text[:chars]}\n[cut here: {chars} characters]"
-
-
-def with_files(question: str, names: Iterable[str]) -> str:
-    """Return the question with the names of the files in the working folder below it, unless it ends with them."""
-    listed = "\n".join(f"- {name}" for name in names)
-    named = f"\n\nFiles in the working folder:\n{listed}" if listed else ""
-    return question if question.endswith(named) else question + named
-
-
-def observe(cell: CellResult) -> str:
-    """Return what the policy reads of a cell."""
-    text = "".join(_seen(output) for output in cell.outputs).rstrip("\n")
-    text = storable(text)
-    notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
-    return "\n".join(part for part in (text, notice) if part)
-
-
-def _seen(output: Output) -> str:
-    """Return an output's text with a final line end. An image is shown as its size; policies that can see also get the image."""
-    text = output.text if output.text.endswith("\n") else output.text + "\n"
-    return f"{text}[image {output.size[0]}x{output.size[1]}]\n" if output.image else text

@@ -32,7 +32,7 @@ from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check, load
-from nbrl.tasks.runs.decisive import DIFFERING, Changes, as_overrides
+from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import Prepared, checked_name

@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLi
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
 from pydantic import BaseModel, Field
 
-from nbrl.agent.http.client import check_address
+from nbrl.agent.text import check_address
 from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder

@@ -25,8 +25,9 @@ from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayou
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
+from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.decisive import DIFFERING, Changes, as_overrides, digest
+from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.recipes import load, resumed_config, trusted_config
 from nbrl.tasks.runs.run import Prepared, checked_name, unknown

@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
-from nbrl.infra.process.shared import wait_until_healthy
-from nbrl.infra.ray_data import setup
+from nbrl.infra.process.health import wait_until_healthy
+from nbrl.infra.ray_worker import setup
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-ray-"

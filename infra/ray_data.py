@@ -1,12 +1,9 @@
 """Ray Data as a map over Arrow tables."""
 
 import logging
-import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import ray
 import ray.data
@@ -17,9 +14,6 @@ from nbrl.infra.errors import ServerError
 
 NODE = "ray.io/node-id"  # a label that Ray gives each machine
 LOGGER = logging.getLogger("ray.data")
-
-
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class _NoStatistics:
@@ -78,35 +72,3 @@ def raised_in_task(error: Exception) -> Exception:
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         error = error.cause
     return error
-
-
-def setup(variables: Mapping[str, str]) -> Callable[[], None]:
-    """Return a function for Ray's `worker_process_setup_hook`. It travels as code: what a runtime environment names as variables
-    stands in Ray's logs, and among these may be keys.
-    """
-    given = dict(variables)
-
-    def nbrl_worker() -> None:
-        os.environ.update(given)
-        name_interfaces()
-
-    return nbrl_worker
-
-
-def name_interfaces() -> None:
-    """Let ranks meet at the address that this machine has in the cluster: by itself gloo takes the one of the host's name, which
-    may be 127.0.1.1 or none. What the machine's own environment names stays.
-    """
-    import ray
-
-    if (interface := interface_of(ray.util.get_node_ip_address())) is not None:
-        for name in INTERFACES:
-            os.environ.setdefault(name, interface)
-
-
-def interface_of(address: str) -> str | None:
-    """Return the network interface with this address, if this machine has one."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family in (socket.AF_INET, socket.AF_INET6) and each.address == address for each in addresses):
-            return name
-    return None

@@ -8,7 +8,7 @@ import httpx
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.shared import answers, wait_until_healthy
+from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.setup import databases
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
 from nbrl.infra.tracking_address import DATABASE, database

@@ -10,9 +10,10 @@ from typing import Literal
 from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.context.view import Editor, MessageTokens, Request, Shown, Tree, place
 from nbrl.agent.errors import ContextError
-from nbrl.agent.messages import Message, Prompt, Role, Span, SystemPrompt, cut_middle
+from nbrl.agent.messages import Message, Prompt, Role, Span, SystemPrompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import cut_middle
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Step
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from nbrl.agent.messages import storable
+from nbrl.agent.text import storable
 
 MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
 MARKS = {"todo": " ", "doing": "~", "done": "x"}

@@ -8,7 +8,6 @@ Decides how often and after which wait a failed request is retried.
 """
 
 import os
-import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -45,16 +44,6 @@ def model_client(base_url: str, key: str, connections: int, timeout_s: float) ->
         limits=httpx.Limits(max_connections=connections, keepalive_expiry=2.0),
         trust_env=urlsplit(base_url).hostname not in LOCAL,
     )
-
-
-def check_address(url: str) -> None:
-    """Raises ValueError unless `url` is an address of the web without a name or password in it."""
-    try:
-        usable = re.fullmatch(r"https?://[^\s@]+", url) is not None and bool(urlsplit(url).hostname) and urlsplit(url).port != 0
-    except ValueError:  # of a port that is no number, or too large
-        usable = False
-    if not usable:
-        raise ValueError("give an address like https://host/path, without a name or password in it")
 
 
 class BodyTooLargeError(Exception):

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from nbrl.agent.errors import RecordingError
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.messages import observe, storable
 from nbrl.agent.notebook.write import TEXT_CHARS, printable
+from nbrl.agent.observation import observe
 from nbrl.agent.pictures import PICTURES
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 

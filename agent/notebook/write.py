@@ -15,8 +15,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from nbrl.agent.messages import cut_middle, storable
 from nbrl.agent.pictures import picture_kind
+from nbrl.agent.text import cut_middle, storable
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 TEXT_CHARS = 200_000

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
-from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, Retry, body, check_address, retry_after
-from nbrl.agent.messages import Prompt, storable
+from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, Retry, body, retry_after
+from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.completion import Completion, chat_messages, fault, read
 from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.text import check_address, storable
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 

@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from nbrl.agent.grammar import Thinking
-from nbrl.agent.messages import Message, storable
+from nbrl.agent.messages import Message
 from nbrl.agent.pictures import picture_kind
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed

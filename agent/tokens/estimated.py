@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from nbrl.agent.messages import Role, Span, storable
+from nbrl.agent.messages import Role, Span
 from nbrl.agent.pictures import picture_size
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 
 BYTES_PER_TOKEN = 4

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.http.client import check_address
+from nbrl.agent.text import check_address
 from nbrl.agent.tools.names import check_tool_name
 
 BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")

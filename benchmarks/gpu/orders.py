@@ -16,7 +16,7 @@ from gpu.row import Given
 from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places

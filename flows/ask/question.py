@@ -9,11 +9,11 @@ from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.kernel import Watcher
-from nbrl.agent.messages import with_files
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import with_files
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Equipment

@@ -7,7 +7,6 @@ In the table of rewards a trajectory without a step has one row with only its na
 
 from typing import Literal
 
-import pyarrow as pa
 from pydantic import Field, model_validator
 
 from nbrl.infra.closed import FiniteModel
@@ -21,10 +20,6 @@ USERS = {
     "token_gamma": OVER_TOKENS,
     "token_lam": OVER_TOKENS,
 }
-
-
-ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
-REWARDS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("reward", pa.float64())])
 
 
 class AdvantageSettings(FiniteModel):

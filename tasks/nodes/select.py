@@ -11,17 +11,8 @@ from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.judge import (
-    DROPPED,
-    RETIRED_SCHEMA,
-    SCHEMA,
-    TRAJECTORIES,
-    SelectSettings,
-    by_group,
-    judge_table,
-    resampled,
-    retired,
-)
+from nbrl.tasks.selection.judge import DROPPED, RETIRED_SCHEMA, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled, retired
+from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.advantage.estimate import ROUNDING, estimate
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA, AdvantageSettings
+from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA, ROUNDING, estimate
+from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS, updates_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from nbrl.agent.http.client import check_address
+from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.environments.questions import ABILITY

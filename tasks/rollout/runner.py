@@ -17,7 +17,7 @@ import ray
 
 from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Task
-from nbrl.agent.messages import with_files
+from nbrl.agent.text import with_files
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment

@@ -22,7 +22,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.source import PolicySettings
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
-from nbrl.tasks.selection.judge import SelectSettings
+from nbrl.tasks.selection.settings import SelectSettings
 
 # Mismatches of healthy engines, rounded up. In 16 bits those of a sharp policy come from few tokens, so that they wander by more
 # than a tolerance from one step to the next: means from 0.0003 to 0.009, and 99th percentiles from 0.005 to 0.22 in one run.

@@ -18,7 +18,7 @@ from nbrl.infra.parse import json_value
 from nbrl.infra.paths import content
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.process.ranks import on_cuda
+from nbrl.tasks.learner.places import on_cuda
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
 from nbrl.tasks.model_folder.shape import KNOWN, Shape

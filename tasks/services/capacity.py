@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.process.ranks import on_cuda
+from nbrl.tasks.learner.places import on_cuda
 from nbrl.tasks.runs.config import RunConfig
 
 ROUNDING = 1e-6  # 0.3 / 0.1 is a little less than 3

@@ -18,7 +18,8 @@ from nbrl.infra.engine.arguments import installed, needed
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import ServerError, StorageError
 from nbrl.infra.placement import for_sandboxes, offers
-from nbrl.infra.ray_data import interface_of, raised_in_task
+from nbrl.infra.ray_data import raised_in_task
+from nbrl.infra.ray_worker import interface_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import SandboxUnavailable

@@ -24,8 +24,7 @@ from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
-from nbrl.tasks.learner.places import Places
-from nbrl.tasks.learner.process.ranks import on_cuda
+from nbrl.tasks.learner.places import Places, on_cuda
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool

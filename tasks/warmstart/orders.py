@@ -12,7 +12,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.ray_cluster import check_address
 from nbrl.infra.storage import Storage
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA
+from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.runs.config import RunConfig

@@ -9,10 +9,11 @@ from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.messages import Prompt, cut_middle
+from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import cut_middle
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table

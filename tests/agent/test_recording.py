@@ -13,9 +13,10 @@ from nbrl.agent.grammar import Action, Grammar
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.messages import Message, Prompt, observe
+from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.notebook.recording import as_json, changed, read
 from nbrl.agent.notebook.write import notebook, written
+from nbrl.agent.observation import observe
 from nbrl.agent.policies.recorded import RecordedPolicy, ScriptedPolicy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer

@@ -6,11 +6,11 @@ import psutil
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from nbrl.infra import ray_data
+from nbrl.infra import ray_worker
 from nbrl.infra.errors import ServerError
 from nbrl.infra.placement import Resources, for_sandboxes, offers
 from nbrl.infra.ray_cluster import RaySettings, _forwarded
-from nbrl.infra.ray_data import interface_of, setup
+from nbrl.infra.ray_worker import interface_of, setup
 
 
 class Taking(BaseModel):
@@ -57,7 +57,7 @@ def test_variables_that_are_forwarded_must_be_set_and_need_a_cluster(monkeypatch
 
 def test_a_worker_gets_the_variables_and_the_interface_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
-    for name in (*ray_data.INTERFACES, "A_KEY"):
+    for name in (*ray_worker.INTERFACES, "A_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
     setup({"A_KEY": "secret"})()

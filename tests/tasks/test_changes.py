@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nbrl.tasks.runs.decisive import Changes, as_overrides
+from nbrl.tasks.runs.changes import Changes, as_overrides
 from nbrl.tasks.runs.recipes import load, names
 
 

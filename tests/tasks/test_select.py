@@ -4,7 +4,8 @@ import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nbrl.tasks.selection.judge import RETIRED_SCHEMA, SelectSettings, by_group, judge, judge_table, no_signal, resampled, retired
+from nbrl.tasks.selection.judge import RETIRED_SCHEMA, by_group, judge, judge_table, no_signal, resampled, retired
+from nbrl.tasks.selection.settings import SelectSettings
 
 ALWAYS, NEVER = SelectSettings(drop_rate=1.0), SelectSettings(drop_rate=0.0)
 OK = ["answered"] * 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from nbrl.agent.messages import cut_end
+from nbrl.agent.text import cut_end
 from nbrl.agent.tools.files.charsets import UNNAMED, decoded, markup
 
 CONVERT = Path(__file__).with_name("convert.py")

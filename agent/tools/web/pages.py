@@ -10,7 +10,7 @@ import httpx
 
 from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body
 from nbrl.agent.http.json_service import Service, ServiceError
-from nbrl.agent.messages import cut_end
+from nbrl.agent.text import cut_end
 from nbrl.agent.tools.files.charsets import UNNAMED
 from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.functions import FunctionTool

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.examples import examples_of

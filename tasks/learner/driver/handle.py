@@ -14,8 +14,7 @@ from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.learner.driver.ranks import Mailbox, Reply
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, UpdateOrder, UpdateResult
-from nbrl.tasks.learner.places import Places
-from nbrl.tasks.learner.process.ranks import on_cuda
+from nbrl.tasks.learner.places import Places, on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field, field_validator
 
-from nbrl.agent.http.client import check_address
+from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, FiniteModel
 
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nbrl.agent.trajectory import SCHEMA
-from nbrl.tasks.advantage.settings import REWARDS_SCHEMA, AdvantageSettings
+from nbrl.tasks.advantage.estimate import REWARDS_SCHEMA
+from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, batch_of, to_device
 from nbrl.tasks.learner.batch.examples import examples_of

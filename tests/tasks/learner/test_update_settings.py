@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.process.ranks import on_cuda
+from nbrl.tasks.learner.places import on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load

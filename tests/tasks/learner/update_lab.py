@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from nbrl.agent.trajectory import ROOT, SCHEMA, Node, Status, Trajectory, to_table
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.batch.examples import Example, examples_of
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.learner import Learner
