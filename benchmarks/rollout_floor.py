@@ -41,7 +41,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.engine.settings import headers
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import PlacedFolder
-from nbrl.infra.process.identity import collect_rarely
+from nbrl.infra.process.garbage import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.nodes.rollout import rollout, task_rows

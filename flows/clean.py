@@ -7,7 +7,8 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from pydantic import Field
 
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.flows.evaluation_request import ROOT
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError, InfraError

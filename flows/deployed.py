@@ -24,7 +24,7 @@ from nbrl.flows import clean as cleaning
 from nbrl.flows import evaluate as evaluation
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
-from nbrl.flows.display.progress import say
+from nbrl.flows.display.terminal import say
 from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError

@@ -6,7 +6,8 @@ from prefect import flow, get_run_logger, tags
 from prefect.artifacts import acreate_markdown_artifact
 
 from nbrl.flows.display.pages import counted, tag
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.flows.evaluation_request import EvaluationPlan, EvaluationRequest, planned
 from nbrl.flows.events import tell_of
 from nbrl.flows.logs import lines_kept

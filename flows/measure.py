@@ -7,7 +7,8 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.flows.pipeline import Pipeline
 from nbrl.infra.gpu import MemoryPeak
 from nbrl.infra.storage import Storage

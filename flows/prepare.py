@@ -13,7 +13,8 @@ from prefect import State, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables

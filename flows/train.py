@@ -7,7 +7,8 @@ from contextlib import suppress
 from prefect import flow, get_run_logger, tags
 
 from nbrl.flows.display.pages import counted, tag
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.flows.display.training import line_of, show
 from nbrl.flows.held_out import HeldOut
 from nbrl.flows.logs import lines_kept

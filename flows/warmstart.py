@@ -8,7 +8,8 @@ from threading import Event
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from nbrl.flows.display.progress import ProgressDisplay, err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import PlacedFolder

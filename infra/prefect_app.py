@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from nbrl.infra.process.identity import without_collection
+from nbrl.infra.process.garbage import without_collection
 from nbrl.infra.process.own_pages import Application, Message, Receive, Send, for_own_pages
 
 WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5

@@ -14,7 +14,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Trust, storage_at
-from nbrl.flows.display.progress import err, out, plain, say
+from nbrl.flows.display.terminal import err, out, plain, say
 
 NOT_ANSWERED = 3
 

@@ -10,7 +10,7 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, Set, Trust, storage_at
-from nbrl.flows.display.progress import err, out, say
+from nbrl.flows.display.terminal import err, out, say
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage

@@ -23,7 +23,7 @@ from nbrl.flows.cli.show import runs, show
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, export, storage_at
 from nbrl.flows.cli.train import train
 from nbrl.flows.cli.warmstart import distill, warmstart
-from nbrl.flows.display.progress import out
+from nbrl.flows.display.terminal import out
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,7 +84,7 @@ def doctor(
 
     def work() -> bool:
         with Importing():
-            from nbrl.flows.cli.data import checkup
+            from nbrl.flows.cli.doctor import checkup
             from nbrl.tasks.runs.recipes import load
 
         good = True

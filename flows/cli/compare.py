@@ -11,7 +11,7 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, storage_at
-from nbrl.flows.display.progress import out
+from nbrl.flows.display.terminal import out
 
 
 def compare(

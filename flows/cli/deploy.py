@@ -14,7 +14,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
-from nbrl.flows.display.progress import out, say
+from nbrl.flows.display.terminal import out, say
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment

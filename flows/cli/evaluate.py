@@ -9,7 +9,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
-from nbrl.flows.display.progress import out, plain
+from nbrl.flows.display.terminal import out, plain
 
 KEY = "environment variable that holds the key of the server of "
 

@@ -10,7 +10,7 @@ import typer
 
 from nbrl.agent.errors import AgentError
 from nbrl.flows.cli.interrupt import release
-from nbrl.flows.display.progress import say
+from nbrl.flows.display.terminal import say
 from nbrl.infra.errors import InfraError
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import NothingLearnedError, RunError, StoppedError

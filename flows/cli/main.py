@@ -7,7 +7,7 @@ from typing import TextIO
 
 from nbrl.flows.cli import interrupt
 from nbrl.flows.cli.interrupt import QuickEnd
-from nbrl.infra.process.identity import collect_rarely
+from nbrl.infra.process.garbage import collect_rarely
 
 
 def process() -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.display.progress import err, out
+from nbrl.flows.display.terminal import err, out
 
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published models as folders to train or evaluate.")
 

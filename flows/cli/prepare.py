@@ -12,7 +12,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, checked_home
-from nbrl.flows.display.progress import out, plain, say
+from nbrl.flows.display.terminal import out, plain, say
 from nbrl.infra.paths import expanded
 
 

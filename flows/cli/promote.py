@@ -10,7 +10,7 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, Set, Trust, root_flag, storage_at
-from nbrl.flows.display.progress import out, say
+from nbrl.flows.display.terminal import out, say
 
 
 def promote(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbrl.flows.cli.guard import cancel_on_term
-from nbrl.flows.display.progress import say
+from nbrl.flows.display.terminal import say
 
 if TYPE_CHECKING:
     from nbrl.infra.ray_cluster import RaySettings

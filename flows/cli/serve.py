@@ -11,7 +11,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
-from nbrl.flows.display.progress import err, out
+from nbrl.flows.display.terminal import err, out
 
 if TYPE_CHECKING:
     from nbrl.infra.engine.server import EngineServer

@@ -9,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.display.progress import out
+from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage

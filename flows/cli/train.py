@@ -10,7 +10,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
-from nbrl.flows.display.progress import out, say
+from nbrl.flows.display.terminal import out, say
 
 
 def train(

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvicorn
 from rich.console import Console
 
-from nbrl.flows.display.progress import plain
+from nbrl.flows.display.terminal import plain
 from nbrl.flows.pages.app import app
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError

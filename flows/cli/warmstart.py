@@ -11,7 +11,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
-from nbrl.flows.display.progress import out
+from nbrl.flows.display.terminal import out
 from nbrl.infra.paths import expanded
 
 

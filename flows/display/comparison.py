@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
-from nbrl.flows.display.progress import plain
 from nbrl.flows.display.tables import table
+from nbrl.flows.display.terminal import plain
 from nbrl.tasks.comparison.compare import Compared, Comparison, HeldOutScore
 from nbrl.tasks.comparison.figures import Pair
 

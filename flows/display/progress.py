@@ -9,8 +9,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-out, err = Console(), Console(stderr=True)
-
 
 @dataclass
 class ProgressLine:
@@ -89,13 +87,3 @@ class ProgressDisplay:
         for line in self._lines:
             table.add_row(*line.render())
         return table
-
-
-def plain(text: str, style: str = "") -> Text:
-    """Return the text without markup or terminal control sequences."""
-    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
-
-
-def say(text: str, style: str = "") -> None:
-    """Print a line on stderr; part of it may come from a server."""
-    err.print(plain(f"nbrl: {text}", style), soft_wrap=True)

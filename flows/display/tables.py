@@ -7,7 +7,7 @@ from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from nbrl.flows.display.progress import plain
+from nbrl.flows.display.terminal import plain
 from nbrl.tasks.comparison.overview import RunRow
 
 MOST = {"answer": 20, "recipe": 16}  # widths at which columns are cut

@@ -17,7 +17,7 @@ from nbrl.agent.notebook.write import notebook, written
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.flows.display.listing import Wanted, files, line, places
-from nbrl.flows.display.progress import plain
+from nbrl.flows.display.terminal import plain
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import place_of

@@ -13,7 +13,7 @@ from nbrl.infra.engine.settings import MEMORY_SAVER, EngineSettings, new_key
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.paths import content
-from nbrl.infra.process.identity import NEW_OBJECTS
+from nbrl.infra.process.garbage import NEW_OBJECTS
 
 ENGINE_CODE = Path(__file__).parent / "environment"
 LOOPBACK = "127.0.0.1"

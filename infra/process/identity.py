@@ -10,13 +10,11 @@ The addresses on which servers of ours listen, and where they are then asked.
 """
 
 import ctypes
-import gc
 import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -32,9 +30,6 @@ PR_SET_PDEATHSIG = 1
 
 
 ALL = ("0.0.0.0", "::")
-
-
-NEW_OBJECTS = 50_000  # between two collections; Python's own 700 are few for a process that makes thousands of them at once
 
 
 def identity() -> str:
@@ -131,23 +126,3 @@ def here(host: str) -> str:
 def told(host: str) -> str:
     """Return the host that others type to reach it."""
     return socket.gethostname() if host in ALL else here(host)
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Import inside. Collections would take up to a fifth of the time that imports of large libraries take.
-
-    What was imported is left out of later collections too, its garbage with it. Not for two threads at once.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def collect_rarely() -> None:
-    """From here on, leave what there is out of collections, and make one for every `NEW_OBJECTS` that stay."""
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS)

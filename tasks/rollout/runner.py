@@ -22,7 +22,7 @@ from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.infra.process.identity import collect_rarely
+from nbrl.infra.process.garbage import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
 from nbrl.tasks.rollout.corpora import open_corpus

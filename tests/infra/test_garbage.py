@@ -4,7 +4,7 @@ import gc
 import importlib
 from contextlib import suppress
 
-from nbrl.infra.process.identity import NEW_OBJECTS, collect_rarely, without_collection
+from nbrl.infra.process.garbage import NEW_OBJECTS, collect_rarely, without_collection
 
 
 def test_nothing_is_collected_inside_and_garbage_is_afterwards_also_when_an_import_fails() -> None:

@@ -13,7 +13,7 @@ from ray.train.v2._internal.callbacks.placement_group_callback import PlacementG
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from nbrl.infra.errors import StorageError
-from nbrl.infra.process.identity import without_collection
+from nbrl.infra.process.garbage import without_collection
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.orders import Order, Result
 
