@@ -1,9 +1,4 @@
-"""A conversation as text and images, for people and chat servers. Token ids are another view of the same conversation.
-
-Helpers that shorten texts of models, cells and servers and make them storable.
-
-What the policy reads of a cell.
-"""
+"""A conversation as text and images, for people and chat servers. Token ids are another view of the same conversation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

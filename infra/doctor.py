@@ -1,6 +1,5 @@
-"""Checks each part of this machine: what is wrong and how to fix it. Starts nothing, imports nothing heavy.
-
-Checks what a GPU needs besides a driver: builds of torch for it, and a compiler, for kernels are compiled where they run.
+"""Checks each part of this machine, and what a GPU needs besides a driver: what is wrong and how to fix it. Starts nothing,
+imports nothing heavy.
 """
 
 import importlib.metadata

@@ -1,8 +1,5 @@
-"""Counts the GPUs of this machine, and their memory, without importing a framework.
-
-Reports the free memory of this machine, and how much of it was used.
-
-What this machine's processor can do.
+"""The hardware of this machine: its GPUs and their memory, free memory, and what the processor computes in. Imports no
+framework.
 """
 
 import os

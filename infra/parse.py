@@ -1,6 +1,5 @@
 """Parses JSON and YAML that others may have written: whatever is wrong with it is a ValueError, and none of it takes for ever.
-
-JSON objects that carry the digest of their own fields, so that damage is never read as other content.
+JSON objects may carry the digest of their own fields, so that damage is never read as other content.
 """
 
 import hashlib

@@ -1,11 +1,7 @@
-"""Paths as people write them.
+"""Paths and files of this machine: paths as people write them, temporary folders, and files that others may have put there.
 
-Temporary folders, of which those that killed processes left are deleted with the next one that is made beside them.
-
-Who uses a folder holds a lock of the kernel, which ends with its process. So nobody deletes what another uses, also where several
-machines, or containers of one name, share a home.
-
-Opens files that others may have put there: a pipe or a device, which would never end, is refused.
+Of temporary folders those that killed processes left are deleted with the next one beside them. A process that uses one holds a
+lock of the kernel, which ends with it, so that no other deletes it, also where several machines share a home.
 """
 
 import fcntl

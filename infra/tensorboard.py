@@ -1,8 +1,6 @@
-"""Writes metrics of a run as TensorBoard event files, and reads them again.
+"""Writes metrics of a run as TensorBoard event files, and reads them again: one kind of sink of metrics, as MLflow is.
 
 A step's metrics are one event, so that a process that is killed leaves all of them or none. TensorBoard is imported on first use.
-
-What takes the metrics of a run: MLflow, or TensorBoard's event files.
 """
 
 import shutil

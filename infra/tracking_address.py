@@ -1,7 +1,4 @@
-"""Where MLflow is, and whether it can be there.
-
-MLflow's system metrics of this machine, for as long as a training lasts here.
-"""
+"""Where MLflow is, whether it can be there, and its system metrics of this machine."""
 
 import os
 import re

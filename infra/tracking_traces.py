@@ -1,7 +1,4 @@
-"""Logs trajectories as MLflow traces, with what is expected and how they were scored as assessments.
-
-The questions of a run as MLflow's dataset inputs.
-"""
+"""Logs trajectories as MLflow traces, scored as assessments, and the questions of a run as dataset inputs."""
 
 import time
 from collections.abc import Mapping, Sequence

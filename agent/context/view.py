@@ -1,6 +1,5 @@
-"""The view: the cells and summaries between the task and the tail, and the changes that the agent may request.
-
-The message tree of one episode, held small while the episode waits for its policy.
+"""The message tree of one episode and its view: the cells and summaries between the task and the tail, and the changes that the
+agent may request. The tree is held small while the episode waits for its policy.
 """
 
 from array import array

@@ -1,10 +1,5 @@
-"""Connections to an OpenAI-compatible server, with a key that stays on the host.
-
-Addresses that settings name.
-
-Reads bodies of HTTP answers within a limit, whatever the other side sends.
-
-Decides how often and after which wait a failed request is retried.
+"""Requests of HTTP: connections with a key that stays on the host, bodies within a limit whatever the other side sends, and when
+a failed request is tried again.
 """
 
 import os

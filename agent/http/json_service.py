@@ -1,6 +1,5 @@
-"""Requests to a JSON service on the web, with a key that stays on the host.
-
-A model behind an OpenAI-compatible endpoint, asked one question.
+"""Requests to a JSON service on the web, with a key that stays on the host; a model behind an OpenAI-compatible endpoint is
+one.
 """
 
 import asyncio

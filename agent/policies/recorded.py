@@ -1,7 +1,4 @@
-"""A policy that repeats the actions of a recorded one.
-
-A policy that plays written actions.
-"""
+"""Policies that play actions: those of a recording, or written ones."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

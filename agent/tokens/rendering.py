@@ -1,6 +1,5 @@
-"""Chat templates rendered in a process of their own: see render.py.
-
-Turns whatever the library of tokenizers raises into one error: its files may be anybody's.
+"""Chat templates rendered in a process of their own (render.py), and tokenizers whose errors are one kind of error: both come
+from files of others.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""An engine as an actor of Ray on whatever machine Ray puts it, or as several of them, one on each of its machines.
-
-Reserves the places of a fleet's engines on the machines of a Ray cluster.
+"""An engine as an actor of Ray, or as several of them on as many machines, and the places that are reserved for a fleet's
+engines.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Checks whether SGLang accepts a command line, without starting it.
-
-The SGLang that an engine's environment has, and the one that nbrl is made for.
-"""
+"""Checks the engine's environment without starting it: its version of SGLang, and whether that accepts a command line."""
 
 import subprocess
 import tomllib

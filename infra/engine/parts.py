@@ -1,6 +1,5 @@
-"""The processes of one SGLang server, which is useless without any of them but takes seconds to see that one is gone.
-
-Files of engines outside of every folder of ours, and their removal.
+"""The processes of one SGLang server, which is useless without any of them but takes seconds to see that one is gone, and the
+files that a server leaves outside of every folder of ours.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Settings of the inference engines.
-
-The keys that an engine's requests must bring.
-"""
+"""Settings of the inference engines, and the keys that their requests must bring."""
 
 import os
 import re

@@ -1,9 +1,4 @@
-"""What an engine must know to take weights from another process of a torch process group, in which that process is rank 0.
-
-What an engine answered when its weights were compared with files.
-
-A LoRA adapter straight into an engine, from the process that has it.
-"""
+"""The process group by which an engine takes weights from rank 0, and what it answers when they are compared."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

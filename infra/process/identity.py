@@ -1,12 +1,5 @@
-"""Identifies a process among those of all machines, and tells whether one of this machine still runs.
-
-Ties this process to the one that started it.
-
-The processor time of processes and of everything below them: engines, kernels and the workers of a local Ray cluster.
-
-What runs on other machines of a joined cluster is not below it and does not count.
-
-The addresses on which servers of ours listen, and where they are then asked.
+"""Identifies a process among those of all machines: whether it runs, what started it, where it listens, and the processor time of
+it and of everything below it. What runs on other machines of a joined cluster is not below it and does not count.
 """
 
 import ctypes

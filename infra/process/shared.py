@@ -1,11 +1,7 @@
 """A child that several processes of one home share, such as the Prefect server of two runs and a page.
 
 Every user holds a write end of the keeper's pipe, a FIFO in the home: the child ends when its last user has ended, however that
-ended. A lock file tells the last one to leave that it is the last, so that it can wait until nothing is left.
-
-Waits until a started server serves.
-
-How often something that ends may be started again.
+ended. A lock file lets the last one to leave wait until nothing is left.
 """
 
 import contextlib

@@ -1,8 +1,10 @@
 """Computes step advantages from step rewards with the estimator that the settings name: a table of formulas.
 
-Every estimator gets, and returns, one sequence of [steps] per trajectory..
+Every estimator gets, and returns, one sequence of [steps] per trajectory. GAE, for estimators with a critic, is computed in the
+learner, trajectory by trajectory.
 
-Generalised advantage estimation (arXiv 1506.02438, equation 16), over steps and over the tokens of a step.
+The node writes one of two tables, one row per step: finished advantages, or the rewards from which the learner computes them,
+where a trajectory without a step has one row with only its name, because it counts in its group.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,4 @@
-"""The estimator that turns step rewards into advantages.
-
-The two tables of the advantage node, one row per step: finished advantages, or the learner's rewards to compute them.
-
-In the table of rewards a trajectory without a step has one row with only its name, because it counts in its group.
-"""
+"""The estimator that turns step rewards into advantages."""
 
 from typing import Literal
 

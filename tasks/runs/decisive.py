@@ -1,10 +1,6 @@
-"""Which settings decide what a run computes, and how two configurations differ in them.
+"""Which settings decide what a run computes, how two configurations differ in them, and the keys of a settings model.
 
-A field whose `json_schema_extra` is `{"decides": False}` may change when a run is continued; every other one may not.
-
-RunConfig with nothing required: the settings that somebody changes, each with the type and the limits that it has there.
-
-Prefect makes its form of this model, and refuses what the model refuses.
+A field with `json_schema_extra=FREE` may change when a run is continued; every other one may not.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
-"""Pure functions that judge groups.
+"""Pure functions that judge groups: which teach, which samples of them stay, and which questions are not asked again.
 
-Resampling on correct (GRPO-RoC of rStar2-Agent, arXiv 2508.20722): many are sampled, and the cleanest successes stay.
-
-Among successes the paper draws by their flaws; its authors' code, as here, takes those with the fewest.
+Resampling on correct (GRPO-RoC of rStar2-Agent, arXiv 2508.20722): many are sampled, and the cleanest successes stay. Among
+successes the paper draws by their flaws; its authors' code, as here, takes those with the fewest.
 """
 
 from collections import Counter, defaultdict

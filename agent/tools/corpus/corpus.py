@@ -1,7 +1,4 @@
-"""A corpus: passages and their BM25 index, in memory or mapped from files.
-
-The tool that searches a corpus.
-"""
+"""A corpus, its passages and their BM25 index in memory or mapped from files, and the tool that searches it."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -1,11 +1,4 @@
-"""The common part of all web search engines: results as compact text.
-
-Search by meaning with Exa.
-
-Web search by Firecrawl.
-
-Google results by Serper.
-"""
+"""Web search by Exa, Firecrawl or Serper: results as compact text."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

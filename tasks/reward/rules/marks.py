@@ -1,8 +1,8 @@
-"""What sets an answer apart in Markdown and LaTeX and changes nothing of it: emphasis, boxes, marks of mathematics, texts.
+"""What sets an answer apart from its value: emphasis, boxes and marks of Markdown and LaTeX, and the words of a sentence that
+says it.
 
-The words that may stand around an answer in a sentence that says it: they change nothing of its value, and deny nothing.
-
-Any other word may ("twice", "cannot", "wrong", "greater than"), so a sentence with one is no answer but its own whole text.
+Those words change nothing of its value, and deny nothing. Any other word may ("twice", "cannot", "wrong"), so a sentence with
+one is no answer but its own whole text.
 """
 
 import re
