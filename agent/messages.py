@@ -6,12 +6,7 @@ from itertools import chain
 from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
-
-
-Span = tuple[int, int]
-
-
-"""Where a part of a text begins and ends."""
+Span = tuple[int, int]  # where a part of a text begins and ends
 
 
 @dataclass(frozen=True)

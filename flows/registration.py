@@ -35,8 +35,6 @@ from nbrl.tasks.services.restarts import first_line
 
 POOL = re.compile(r"\w[\w.-]*")
 FAILED = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
-
-
 QUERY_S = 5.0
 
 

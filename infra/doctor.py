@@ -27,8 +27,6 @@ GPU_SETUP = "run `make setup` again, now that this machine has a GPU, or with NB
 TOOLKIT = ("bin/nvcc", "lib64", "lib/libcudart.so", "include/cccl")  # what SGLang compiles with
 DRIVER = 13  # CUDA's version that the locked builds need of a driver
 LEAST_FREE = 0.5  # of a GPU's memory
-
-
 LIMIT_S = 8.0
 MEMORY_GB = 5.0  # Ray 0.7, engine 2.3, two learners 1, orchestrator and kernels 1
 DISK_GB = 2.0

@@ -10,8 +10,6 @@ from pathlib import Path
 from threading import Event, Thread
 
 SAMPLE_S = 0.5
-
-
 IN_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # Linux's names of the instructions that multiply in bfloat16
 CPUINFO = Path("/proc/cpuinfo")
 

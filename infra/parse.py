@@ -15,8 +15,6 @@ YAML_BYTES = 1 << 20
 NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 DEPTH, BITS = 100, 64
 NO_TEXT = re.compile("[\\0\ud800-\udfff]")
-
-
 SEAL = "sha256"
 
 

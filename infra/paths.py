@@ -17,11 +17,7 @@ from pathlib import Path
 from nbrl.infra.errors import StorageError
 
 PATH_BYTES, NAME_BYTES = 4095, 255
-
-
 LOCK = ".lock"
-
-
 TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
 
 

@@ -11,8 +11,6 @@ from nbrl.infra.cloud_blobs import CloudBlobs
 TRIES = 3  # of a request by botocore, so that one part of an upload or a short refusal does not begin all anew
 READS = 2  # by s3fs, around those: for bodies that end early
 PASSING = (409, 429, 500, 502, 503, 504)  # 409: another write of the same object is under way
-
-
 ONCE = {"retry_total": 0}
 AZURE_PASSING = (408, 429, 500, 502, 503, 504)
 

@@ -17,8 +17,6 @@ SQLITE = "sqlite:///"
 DATABASE = "mlflow.db"  # the home's own
 SERVERS = ("http://", "https://")
 OURS = "127.0.0.1,localhost"  # reached without a proxy
-
-
 INTERVAL_S = 10.0
 
 

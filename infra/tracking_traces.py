@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 SOURCE = "nbrl"  # who assessed
-
-
 DIGEST = 12  # characters: MLflow takes 36, and shows them all
 CONTEXT = "mlflow.data.context"
 

@@ -12,11 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
 _STEP = 1 << 16
-
-
 RETRIED = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
 FIRST_WAIT_S = 0.5
 

@@ -18,8 +18,6 @@ from nbrl.agent.errors import ToolError
 _IN_KERNEL = Path(__file__).parents[1] / "kernels" / "in_kernel.py"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _KERNEL = {"host_call", "get_ipython", "display", "exit", "quit", "In", "Out"}
-
-
 _PLAIN_KINDS = {str: "str", int: "int", float: "float", bool: "bool", type(None): "None", dict: "dict", list: "list"}
 _JSON = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _DEPTH = 4

@@ -21,8 +21,6 @@ from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError, first_fault
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
 CONNECT_S = 10.0
 ABOUT_S, ABOUT_BYTES = 30.0, 4 << 20
 """Limits of a request about the server itself, which it answers at once."""

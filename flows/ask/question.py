@@ -27,8 +27,6 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 
 SHOWN = 3  # files left out that are named
-
-
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
 PICTURE_BYTES = 8 * MIB

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 from typing import Any
 
 Root = Annotated[str, typer.Option(help="storage root: a folder, or an address such as s3://bucket/prefix")]
-
-
 HOME = ".nbrl"
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
 Set = Annotated[

@@ -17,8 +17,6 @@ from nbrl.tasks.runs.history import Record, Summary
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record")
 BARS = "▁▂▃▄▅▆▇█"
-
-
 LOOK_S = 1.0
 NEWEST = 100  # iterations in the table
 

@@ -13,8 +13,6 @@ from nbrl.tasks.comparison.overview import RunRow
 MOST = {"answer": 20, "recipe": 16}  # widths at which columns are cut
 NARROW = 10  # and those where the last column would have no room
 BETWEEN = 2  # columns from one to the next
-
-
 COLUMNS = ("name", "state", "iterations", "first", "last", "best", "rollouts", "disk", "age", "recipe", "logs")
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 

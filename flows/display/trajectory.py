@@ -25,8 +25,6 @@ from nbrl.tasks.layout.stages import rewards_of
 from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 
 SHOWN_CHARS = 1_000
-
-
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
 LINES, CHARACTERS = 6, 400  # of the first action
 LABELS, GAP = 13, 2  # columns of the names of rows, and between two trajectories

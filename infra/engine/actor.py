@@ -18,8 +18,6 @@ from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 
 CPU_SHARE = 0.01  # engines, runners and ranks share the cores; Ray spreads only what asks for something
-
-
 THREADS = 4  # one that starts or stops the engine, and others that answer meanwhile
 
 

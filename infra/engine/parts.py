@@ -14,8 +14,6 @@ from nbrl.infra.process.child import in_words
 from nbrl.infra.process.keeper import descendants
 
 OURS = b"sglang::"  # how SGLang names them: scheduler, detokenizer
-
-
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-engine-"

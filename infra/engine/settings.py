@@ -139,8 +139,6 @@ class EngineSettings(ClosedModel):
 
 _FLAG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 CODE = Path(__file__).resolve().parents[2]
-
-
 MEMORY_SAVER = "enable-memory-saver"  # SGLang then gives back the memory of its KV cache where it is asked to
 # Flags that other settings decide, and flags on which the client relies.
 RESERVED = frozenset(

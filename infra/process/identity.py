@@ -17,11 +17,7 @@ from nbrl.infra.process.own_pages import LOCAL
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 FORM = re.compile(r"(?P<place>.+)/(?P<pid>[0-9]{1,10})/(?P<started>[0-9]+)")
-
-
 PR_SET_PDEATHSIG = 1
-
-
 ALL = ("0.0.0.0", "::")
 
 

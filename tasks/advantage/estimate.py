@@ -16,8 +16,6 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 
 ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
 REWARDS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("reward", pa.float64())])
-
-
 ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
 EQUAL = 1e-9  # of the largest reward: totals that differ by less are equal, for sums of rewards are rounded
 

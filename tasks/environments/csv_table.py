@@ -13,8 +13,6 @@ from nbrl.tasks.errors import ConfigError
 
 ZIPPED = ".gz"
 TEXT_BYTES = 4 << 30  # of a file of text that is read whole, or unpacked
-
-
 LONGEST_FIELD = 1 << 30  # bytes that are read at once
 _HEAD = 1 << 16
 _WHOLE = re.compile(r"-?\d+\.0")

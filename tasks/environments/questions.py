@@ -36,8 +36,6 @@ CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 _.-]{0,119}")  # of a file in the working folder
 ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric's name
-
-
 ATTACHED_BYTES = 32 << 20
 EXPECTED_BYTES = 1 << 20
 

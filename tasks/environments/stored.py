@@ -19,8 +19,6 @@ from nbrl.tasks.reward.rules.rule import CODE
 
 SPLITS = ("train", "held_out")
 DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
 TESTED = ("tests", "setup", "entry_points")
 FETCHED = "reference"  # has all three in a file that `nbrl data fetch` wrote
 

@@ -10,8 +10,6 @@ from nbrl.tasks.layout.stages import StageLayout
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
 JUDGEMENTS, CHAMPIONS = "judgements", "champions"
 
 

@@ -27,8 +27,6 @@ from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Services
 
 SAMPLING, LEARNING = ("rollout", "publish", "evaluate"), ("update",)
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Function = Callable[..., Coroutine[Any, Any, Any]]

@@ -16,8 +16,6 @@ from nbrl.tasks.prepare.stages import Identity
 
 Card = dict[str, Any]
 RATINGS = ("objectivity", "stability", "pass_rate")
-
-
 CARD, READABLE = "card.json", "card.md"
 GONE = ("id", "source", "question", DROPPED, DETAIL)
 

@@ -18,8 +18,6 @@ BLOCK_ROWS = 2048  # rows of one Ray task
 
 # Why a row is dropped, and what it was found to be like or wrong with; None for a row that stays.
 Reason = tuple[str, str] | None
-
-
 SPLITS = ("train", "held_out", "test")
 
 

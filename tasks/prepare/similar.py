@@ -15,14 +15,10 @@ from nbrl.tasks.reward.rules import qa
 SEED, SCHEME = 1, "affine32"  # of the permutations; signatures of others cannot be compared with these
 RECALL = 0.99
 _SPACE, _EDGE = re.compile(r"\s+"), " \t?!.,;:'\"‘’“”…"
-
-
 STAGE = "decontaminate"
 EQUAL, NEAR, SHARED = "equals an evaluation question", "near an evaluation question", "shares words with an evaluation question"
 SHOWN_CHARS = 120
 _WORD = re.compile(r"\w+")
-
-
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near duplicate"
 
 

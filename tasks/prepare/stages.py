@@ -20,13 +20,9 @@ from nbrl.tasks.runs.decisive import decisive
 
 Identity = dict[str, Any]
 SHOWN_CHARS = 60  # of a value
-
-
 PREPARATION, LOCK = "preparation.json", ".lock"
 STAGES, REPLIES = "stages", "replies.sqlite"
 SHOWN = 3  # differences named at once
-
-
 VERSION = 1  # of the stages' code: a higher number has all stages done again
 
 

@@ -21,8 +21,6 @@ from nbrl.tasks.reward.rules.rule import Rule, readable
 from nbrl.tasks.runs.warnings import MISSING
 
 OPTIONAL = ("id", "ability", "rule")
-
-
 Row = Mapping[str, Any]
 
 

@@ -15,8 +15,6 @@ from nbrl.tasks.reward.rules.qa import overlap
 from nbrl.tasks.reward.settings import QaWeights
 
 EMPTY_GOLD = 0.5
-
-
 TOLERANCE, FACTOR = 0.2, 0.5
 
 

@@ -37,11 +37,7 @@ SCHEMA = pa.schema(
     ]
 )
 MIN_THINK, MIN_CODE = 10, 5
-
-
 COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files"]
-
-
 MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 

@@ -40,8 +40,6 @@ SCHEMA = pa.schema(
         ("versions", pa.list_(pa.string())),  # of the weights that sampled its actions
     ]
 )
-
-
 EVERY_S = 2.0  # what a kill can cost of the work that is finished
 
 Written = Callable[[pa.Table], Awaitable[Collection[str]]]

@@ -26,8 +26,6 @@ from nbrl.tasks.rollout.runner import PooledRunner
 from nbrl.tasks.rollout.work_queue import QueueStatus, WorkQueue
 
 AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
-
-
 POLL_S = 1.0
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each runner but the first

@@ -28,8 +28,6 @@ from nbrl.tasks.layout.runs import RunLayout
 LONGEST = 2000
 GIT_S = 5.0
 PASSWORD = re.compile(r"(://[^/\s:@]+):[^/\s@]+@")  # of an address
-
-
 NAME = re.compile(r"e([0-9]{1,20})(?:-[0-9a-z]+)?\.json")
 
 

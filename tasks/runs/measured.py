@@ -11,8 +11,6 @@ from nbrl.tasks.runs.lease import holder
 from nbrl.tasks.runs.plan import in_words
 
 NODES = ("rollout", "reward", "update", "publish")
-
-
 FOLDER = "measurements"
 RUN = "measured"  # name of the run in such a folder
 

@@ -19,8 +19,6 @@ SCHEMA = pa.schema([("group", pa.string()), ("kept", pa.bool_()), ("reason", pa.
 TRAJECTORIES = "trajectories"  # column of those of a kept group that are learned from, where not all of them are
 UNSCORED = "unscored"
 DROPPED = "select/dropped/"  # metrics: how many groups, by reason
-
-
 RETIRED_SCHEMA = pa.schema([("id", pa.string()), ("success", pa.float64()), ("iteration", pa.int32())])
 
 

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-
 LOOK_S = 1.0
 
 

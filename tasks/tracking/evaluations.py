@@ -22,8 +22,6 @@ PARENT_NAME, PARENT_ID = "nbrl.run", "nbrl.parent_run_id"
 EVALUATION = {KIND: "evaluation"}
 TABLE, REPORT = "evaluation", "report.md"
 ROWS = 500  # of the table; the storage has all
-
-
 FOLDER = "evaluations"
 
 

@@ -50,8 +50,6 @@ KEYS = (
     "evaluate.samples",
     "evaluate.questions",
 )
-
-
 RUN_ID, DIGEST = "nbrl.run_id", "nbrl.digest"
 
 

@@ -27,8 +27,6 @@ from nbrl.tasks.warmstart.work_folder import Block, Identity, WarmstartPlan, Wor
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
-
-
 FRESH = "fresh"  # stands for the digest of a model that the settings describe
 
 

@@ -25,8 +25,6 @@ Demonstrations = Annotated[
     | RunDemonstrations,
     Field(discriminator="kind"),
 ]
-
-
 OF_A_RUN = "runs/"  # before the name of a run as a training, which a recipe may have too
 
 

@@ -9,14 +9,8 @@ from nbrl.agent.tools.corpus.corpus import QUERY_CHARS
 from nbrl.agent.tools.functions import FunctionTool
 
 TITLE_CHARS, PASSAGE_CHARS = 200, 1_000
-
-
 EXA_URL, EXA_KEY = "https://api.exa.ai", "EXA_API_KEY"
-
-
 FIRECRAWL_URL, FIRECRAWL_KEY = "https://api.firecrawl.dev", "FIRECRAWL_API_KEY"
-
-
 SERPER_URL, SERPER_KEY = "https://google.serper.dev", "SERPER_API_KEY"
 
 

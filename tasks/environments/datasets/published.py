@@ -9,8 +9,6 @@ from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.rule import Rule
 
 Row = Mapping[str, Any]
-
-
 BOXED = re.compile(r"\\(?:boxed|fbox)\b\s*")
 
 

@@ -19,8 +19,6 @@ _CONSONANTS = "bdfgklmnrstv"
 HEADS = [consonant.upper() + vowel for consonant in _CONSONANTS for vowel in "aeo"]
 ENDS = [consonant + ending for consonant in _CONSONANTS for ending in ("il", "un", "ur")]
 _HELD_OUT_EVERY = 4
-
-
 Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad", "six_step"]
 ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")  # of a world that is not told which
 NUMBERS: tuple[Ability, ...] = ("arithmetic", "notepad", "six_step")  # abilities whose answer is a number

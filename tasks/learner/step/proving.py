@@ -22,8 +22,6 @@ from nbrl.tasks.seeds import derive_seed
 
 PROOF_TOKENS = 2048  # unique tokens to forward, prompts included
 PROOF_TARGETS = 512  # sampled tokens to judge
-
-
 TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))])
 
 

@@ -6,8 +6,6 @@ from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, FiniteModel
 
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")
-
-
 NEEDED = ["id", "rule", "question", "answers", "answer"]  # what it is told, or told by
 GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
 

@@ -25,8 +25,6 @@ _PLAIN = (
     (re.compile(r"\^\s*(?:\\circ\b|\{\s*\\circ\s*\})"), "°"),
     (re.compile(r"\\[, ]"), " "),
 )
-
-
 _CARRYING = (
     "a an the this that these those it its it's we you they i he she there here our my his her their so therefore thus "
     "hence then finally and of for in on at to from by with as per all each both one's let's ok okay well yes is are was "

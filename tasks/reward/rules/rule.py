@@ -11,8 +11,6 @@ from nbrl.tasks.reward.rules.marks import INVISIBLE
 RULE = "judge"
 CORRECT, INCORRECT, NOT_ATTEMPTED = GRADES = ("CORRECT", "INCORRECT", "NOT_ATTEMPTED")
 NOBODY = "no model has graded it"
-
-
 Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
 QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", RULE, "code"

@@ -32,8 +32,6 @@ OF_NUMBERS = ("math.gcd({numbers})", "math.lcm({numbers})", "math.prod([{numbers
 OF_TEXTS = ("{text}.count({letter})", "len({text})", "{text}.find({letter})", "len({text}.split())")
 MOST_NUMBERS = 4
 NOTES = 1 / 4  # share of the look-ups that come with a note
-
-
 TASK = "chain_sum"
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 
