@@ -47,7 +47,7 @@ score = Scores("", "", 4, half, half, {})
 summary = EvaluationSummary(
     name="e", recipe="tiny", subject=Subject(name="r@3", digest="d", run="r", updates=3), mode="agent", samples=1,
     environments=["world"], metrics={"success": 0.5}, scores=[score], trajectories=4, sampled_tokens=9, failed=0, unscored=0,
-    seconds=1.0, finished=0.0,
+    seconds=1.0, processor_seconds=1.0, gpu_seconds=0.0, finished=0.0,
 )
 storage = Storage(StorageSettings(root=sys.argv[2]))
 events.tell_of(storage, summary)
