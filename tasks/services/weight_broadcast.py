@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.weight_group import Comparison, WeightGroup
+from nbrl.infra.engine.weight_group import WeightComparison, WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 
@@ -33,7 +33,7 @@ class WeightBroadcast:
         """
         self._learner, self._ranks, self._gpus, self._cluster, self._limit_s = learner, ranks, gpus, cluster, limit_s
 
-    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[Comparison]:
+    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[WeightComparison]:
         order = OfferOrder(checkpoint=checkpoint, cluster=self._cluster, limit_s=self._limit_s)
         offer = await self._within(self._learner.offer(order), "offer weights")
         whole = WeightGroup(
