@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
-from nbrl.tasks.nodes.reward import FACETS, with_references
+from nbrl.tasks.nodes.reward import with_references
+from nbrl.tasks.reward.score import FACETS
 from nbrl.tasks.runs.history import Record, Round
 from nbrl.tasks.selection.judge import dropped, no_signal
 

@@ -15,12 +15,10 @@ from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.rules.rule import RULE
-from nbrl.tasks.reward.score import check_unscored, referenced, score_parts, to_grade
+from nbrl.tasks.reward.score import FACETS, check_unscored, referenced, score_parts, to_grade
 from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
-
-FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
 
 def over_parts(index: pa.Table, function: Callable[..., pa.Table], arguments: tuple[Any, ...], column: str) -> pa.Table:

@@ -8,13 +8,17 @@ import pyarrow as pa
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.reward import facets
-from nbrl.tasks.reward.facets import length_of
+from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.judge.settings import GRADES, NEEDED
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import FILES, QA, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
 
+TOLERANCE, FACTOR = 0.2, 0.5
+
+
+# What a trajectory earned, each a column; a metric of each round is their mean.
+FACETS = ("total", "success", "qa", "em", "f1", "answered", "format", "execution", "length")
 SCHEMA = pa.schema(
     [
         ("trajectory", pa.string()),
@@ -23,15 +27,7 @@ SCHEMA = pa.schema(
         ("environment", pa.string()),
         ("status", pa.string()),
         ("step_rewards", pa.list_(pa.float64())),
-        ("total", pa.float64()),
-        ("success", pa.float64()),  # 1 if the environment says that the task was done, else 0
-        ("qa", pa.float64()),
-        ("em", pa.float64()),
-        ("f1", pa.float64()),
-        ("answered", pa.float64()),
-        ("format", pa.float64()),
-        ("execution", pa.float64()),
-        ("length", pa.float64()),
+        *((name, pa.float64()) for name in FACETS),  # success: 1 if the environment says that the task was done, else 0
         ("own", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),  # facets of an environment of one's own
         ("unscored", pa.string()),  # why its scorer failed; empty for most
     ]
@@ -80,7 +76,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     steps = row["steps"]
     answer = given(row["answer"])
     if as_l0 and row["rule"] == QA:
-        qa = facets.qa_reward(row["answer"], row["answers"], settings.qa_weights)
+        qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
     elif judged.value is not None:
         qa = settings.qa_weights.scaled(judged.value)
     elif answer is None and row["rule"] != FILES:  # by that rule files are right or wrong, whatever is said
@@ -88,7 +84,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     else:
         qa = settings.qa_weights.reward(judged.exact, judged.partial, answered=answer is not None)
     formats = [format_of(step) for step in steps]
-    executions = [facets.execution_of(step) if as_l0 else execution_of(step) for step in steps]
+    executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
     lengths = [thought_length(step, settings.length_target) for step in steps]
     count, cells = max(1, len(steps)), max(1, sum(step["kind"] == "cell" for step in steps))
     rewards = [
@@ -99,7 +95,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     if judged.steps:
         rewards = [reward + settings.qa * paid for reward, paid in zip(rewards, judged.steps, strict=True)]
     else:
-        for place in every if as_l0 and row["rule"] == QA and facets.empty_gold(row["answers"]) else every[-1:]:
+        for place in every if as_l0 and row["rule"] == QA and l0.empty_gold(row["answers"]) else every[-1:]:
             rewards[place] += settings.qa * qa
     return {
         "trajectory": row["id"],
@@ -160,3 +156,12 @@ def check_unscored(faults: Sequence[str], count: int) -> None:
             f"{faults[0]}; correct what scores them, then continue the run by `nbrl resume` or the evaluation by the same "
             "command, or begin another one if code or a setting that decides results, such as the judge, had to change"
         )
+
+
+def length_of(text: str, target: int) -> float:
+    """1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
+
+    The tolerance and the factor are L0's; using the factor as the slope, and measuring a step's thought, are choices of nbrl.
+    """
+    off = abs(len(text.split()) - target) / target
+    return max(0.0, 1.0 - FACTOR * max(0.0, off - TOLERANCE))

@@ -8,7 +8,7 @@ from unicodedata import category
 from nbrl.agent.context.notepad import ANSWER_CHARS
 from nbrl.infra.gpu import available_mb, computes_in_bfloat16, gpus
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
-from nbrl.tasks.reward import facets
+from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.plan import in_words, memory_shares
@@ -51,7 +51,7 @@ def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
     suspicions = dict(SUSPICIONS)
     if config.reward.compat == "l0":
         suspicions["have no character of [a-z0-9], so that reward.compat l0 takes every such answer for right"] = lambda answer: (
-            not facets.normalise(answer)
+            not l0.normalise(answer)
         )
     found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
     for row in rows:

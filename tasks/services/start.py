@@ -47,13 +47,14 @@ from nbrl.tasks.services.concurrently import (
     watched,
 )
 from nbrl.tasks.services.engine import Served
-from nbrl.tasks.services.fleet import EndpointFleet, EngineFleet, WeightBroadcast
+from nbrl.tasks.services.fleet import EndpointFleet, EngineFleet
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services, Training, place
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nbrl.agent.grammar import Grammar, Malformed
-from nbrl.tasks.reward import facets
+from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.rules.qa import exact_match, f1
 from nbrl.tasks.reward.score import score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
@@ -61,7 +61,7 @@ def facet(name: str, steps: list[dict[str, Any]], compat: str = "l0") -> list[fl
     ],
 )
 def test_normalise(text: str, normal: str) -> None:
-    assert facets.normalise(text) == normal
+    assert l0.normalise(text) == normal
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_normalise(text: str, normal: str) -> None:
     ],
 )
 def test_f1(answer: str, reference: str, value: float) -> None:
-    assert facets.f1(answer, [reference]) == pytest.approx(value)
+    assert l0.f1(answer, [reference]) == pytest.approx(value)
 
 
 def test_exact_match_minds_the_order() -> None:
-    assert facets.exact_match("hello world", ["world hello"]) == 0
+    assert l0.exact_match("hello world", ["world hello"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_exact_match_minds_the_order() -> None:
     [(CAPITAL, 1.0), ("The capital of France is always Paris", 0.469231), ("London", 0.1), (None, 0.0)],
 )
 def test_qa(answer: str | None, value: float) -> None:
-    assert facets.qa_reward(answer, [CAPITAL], QaWeights()) == pytest.approx(value, abs=1e-6)
+    assert l0.qa_reward(answer, [CAPITAL], QaWeights()) == pytest.approx(value, abs=1e-6)
     papers = {"f1": 0.4, "exact": 0.5, "answered": 0.1}
     assert scored(answer, CAPITAL, [step()], compat="l0", qa_weights=papers)["qa"] == pytest.approx(value, abs=1e-6)
 
@@ -106,7 +106,7 @@ def test_compat_alone_takes_the_weights_of_l0s_training() -> None:
 
 def test_qa_with_other_weights_and_a_range() -> None:
     weights = QaWeights(f1=0.2, exact=0.7, answered=0.1, low=1, high=10)
-    assert facets.qa_reward(CAPITAL, [CAPITAL], weights) == pytest.approx(10)
+    assert l0.qa_reward(CAPITAL, [CAPITAL], weights) == pytest.approx(10)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_silent_cell_earns_nothing_in_l0_and_execution_by_default() -> None:
 
 @pytest.mark.parametrize(("answer", "gold"), [("北京", "上海"), ("?!", "..."), ("Ω", "π")])
 def test_answers_that_normalise_to_nothing_match_in_l0_and_not_by_default(answer: str, gold: str) -> None:
-    assert facets.qa_reward(answer, [gold], QaWeights()) == pytest.approx(1.0)
+    assert l0.qa_reward(answer, [gold], QaWeights()) == pytest.approx(1.0)
     assert QaWeights().reward(exact_match(answer, [gold]), f1(answer, [gold])) == pytest.approx(0.1)
     assert scored(answer, gold, [step()], compat="l0")["em"] == 0.0  # what is reported is what is true
 

@@ -2,10 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.reward.facets import length_of
 from nbrl.tasks.reward.rules.files import reference_of
 from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
-from nbrl.tasks.reward.score import check_unscored, execution_of, format_of, score
+from nbrl.tasks.reward.score import check_unscored, execution_of, format_of, length_of, score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
 
 NOTHING = {"f1": 0, "exact": 0, "answered": 0}

@@ -24,8 +24,8 @@ from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services.engine import Served
-from nbrl.tasks.services.fleet import WeightBroadcast
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.sending_lab import SendingRank

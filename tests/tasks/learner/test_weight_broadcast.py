@@ -19,8 +19,8 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.services.engine import Served
-from nbrl.tasks.services.fleet import WeightBroadcast
 from nbrl.tasks.services.sglang_fleet import SglangFleet
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from tests.processes import descendants, told
 from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab

@@ -16,7 +16,7 @@ from nbrl.tasks.learner.checkpoint.buckets import Buckets
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.services.fleet import WeightBroadcast
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from tests.tasks.learner.sending_lab import opened
 
 CPU = torch.device("cpu")

@@ -1,6 +1,4 @@
-"""The facets of a reward besides success: format, code and length.
-
-L0's reward as its code computes it, including its faults, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
+"""L0's reward as its code computes it, including its faults, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
 
 Differences from the default: everything except [a-z0-9] and white space is deleted, so any two answers without such text are
 equal; an empty answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns
@@ -15,7 +13,6 @@ from nbrl.tasks.reward.rules.qa import overlap
 from nbrl.tasks.reward.settings import QaWeights
 
 EMPTY_GOLD = 0.5
-TOLERANCE, FACTOR = 0.2, 0.5
 
 
 def normalise(text: str) -> str:
@@ -49,12 +46,3 @@ def execution_of(step: Mapping[str, Any]) -> float:
     """1 - errors / outputs; 0 without an output."""
     outputs = step["outputs"]
     return 1.0 - sum(output["kind"] == "error" for output in outputs) / len(outputs) if outputs else 0.0
-
-
-def length_of(text: str, target: int) -> float:
-    """1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
-
-    The tolerance and the factor are L0's; using the factor as the slope, and measuring a step's thought, are choices of nbrl.
-    """
-    off = abs(len(text.split()) - target) / target
-    return max(0.0, 1.0 - FACTOR * max(0.0, off - TOLERANCE))
