@@ -10,7 +10,7 @@ from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, UpdateOrder, UpdateResult
 
 RESTARTS, WINDOW_S = 3, 600.0
-STOP_S = 5.0
+STOP_S = 15.0  # a loaded machine takes so long; Ray would end this process if it were shut down before the run has ended
 
 
 class LearnerService:
