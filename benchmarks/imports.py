@@ -16,7 +16,7 @@ from pathlib import Path
 from hardware import cpu_machine
 
 ENGINE = Path(__file__).resolve().parents[1] / ".venv-engine/bin/python"
-RARELY = "from nbrl.infra.process.identity import collect_rarely\ncollect_rarely()"
+RARELY = "from nbrl.infra.process.garbage import collect_rarely\ncollect_rarely()"
 NEVER = "import gc\ngc.disable()"
 PROCESSES = {
     "command": (sys.executable, "nbrl.flows.train", RARELY),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import asyncio, json, sys, time
 from prefect import flow, get_client, tags
-from nbrl.flows import registration
+from nbrl.flows import events
 from nbrl.flows.registration import report_to
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.scores import Estimate, Scores
