@@ -13,6 +13,11 @@ EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
 
 
+def of_node(key: str) -> bool:
+    """Return whether a key is of a node's result, whatever its run is named."""
+    return key.split("/")[4:5] == ["nodes"]
+
+
 @dataclass(frozen=True)
 class RoundLayout:
     """One set of prompts, or the questions of an evaluation, with their trajectories and rewards."""

@@ -8,7 +8,7 @@ from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.stages import is_chunk
+from nbrl.tasks.layout.stages import is_chunk, of_node
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.kept import read_kept
@@ -75,10 +75,7 @@ def put_aside(
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
     kept = {
-        part
-        for key in later
-        if "/nodes/" in key and "/redone-" not in key and key not in results
-        for part in _parts(storage, key)
+        part for key in later if of_node(key) and "/redone-" not in key and key not in results for part in _parts(storage, key)
     }
     storage.delete_keys(key for key in later if is_chunk(key) and key not in kept)
     storage.write_json(layout.redo, {"request": request})

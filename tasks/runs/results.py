@@ -23,7 +23,7 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 from nbrl.tasks.layout.checkpoints import HF
-from nbrl.tasks.layout.stages import StageLayout, is_chunk, policy_folder
+from nbrl.tasks.layout.stages import StageLayout, is_chunk, of_node, policy_folder
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
@@ -138,7 +138,7 @@ def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeR
 
 def evaluated_updates(storage: Storage, run: Run) -> list[int]:
     """Return the updates of the policies that have a finished evaluation."""
-    return sorted({int(key.split("/")[3]) for key in storage.list(run.layout.evaluations) if "/nodes/" in key})
+    return sorted({int(key.split("/")[3]) for key in storage.list(run.layout.evaluations) if of_node(key)})
 
 
 def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:

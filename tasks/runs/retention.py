@@ -99,7 +99,7 @@ def complete(storage: Storage, run: Run) -> set[str]:
 
 
 def _complete(keys: Sequence[str]) -> set[str]:
-    return {"/".join(key.split("/")[:4]) for key in keys if f"/{HF}/" in key}
+    return {"/".join(parts[:4]) for parts in (key.split("/") for key in keys) if parts[4:5] == [HF]}  # a run may be named so too
 
 
 def _delete(storage: Storage, checkpoint: str) -> None:

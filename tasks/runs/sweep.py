@@ -6,7 +6,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import updates_of
-from nbrl.tasks.layout.stages import StageLayout
+from nbrl.tasks.layout.stages import StageLayout, of_node
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer
@@ -28,7 +28,7 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     there = frozenset(keys)
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
-    evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
+    evaluated = {"/".join(key.split("/")[:4]) for key in keys if key.startswith(f"{layout.evaluations}/") and of_node(key)}
     by_stage: dict[str, list[str]] = {}
     for key in keys:
         by_stage.setdefault("/".join(key.split("/")[:4]), []).append(key)

@@ -24,7 +24,7 @@ from nbrl.tasks.runs.orders import can_train_on, has_state
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_of
-from nbrl.tasks.runs.retention import kept, prune
+from nbrl.tasks.runs.retention import complete, kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.start import _check_checkpoint
@@ -70,6 +70,23 @@ def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_
     assert checkpoint(storage, "r", 1) == records[0].checkpoint
     with pytest.raises(ConfigError, match=r"checkpoint 2 of run 'r' is gone .*; there are: 1, 3, 4; name one"):
         checkpoint(storage, "r", 2)
+
+
+@pytest.mark.parametrize("name", ["hf", "nodes", "state", "checkpoints"])
+def test_a_run_may_be_named_as_parts_of_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    run = RUN.model_copy(update={"name": name})
+    monkeypatch.setattr(checkpoint_lab, "RUN", run)
+    storage = new_storage(tmp_path)
+    writer, records = made(storage, tmp_path, 3)
+    writer = Writer(run, writer.epoch)
+    keep(storage, writer.evaluation(records[-1].policy), "evaluate", ["w3"], Artifact(path="", digest="", metrics={}))
+    prune(storage, run, records, {}, CheckpointSettings(keep_last=1))
+    assert complete(storage, run) == {records[-1].checkpoint}
+    sweep(storage, writer)
+    assert evaluated_updates(storage, run) == [3]
+    put_aside(storage, CONFIG, writer, 3, "record")
+    with pytest.raises(ConfigError, match="the checkpoint after 2 updates, which it starts from, was deleted"):
+        put_aside(storage, CONFIG, writer, 3, "update")
 
 
 @pytest.mark.parametrize(("asked", "number", "left"), [(2, 2, "1, 3"), (None, 3, "1, 2"), (3, 3, "1, 2")])
