@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import io
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from prefect.states import Completed
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.infra import ray_cluster
+from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.errors import PrepareError
@@ -25,7 +27,7 @@ from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
-from nbrl.tasks.prepare.stages import REPLIES, StageResult, Stages, check_whole, identity, opened
+from nbrl.tasks.prepare.stages import ANSWERS, REPLIES, StageResult, Stages, check_whole, identity, opened, read_answers
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.services.progress import Progress, timed
@@ -61,9 +63,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
             await chain.run("rate", decisive(settings.rate), partial(_rate, settings.rate, replies, progress))
             await chain.run("filter-ratings", decisive(settings.filter), lambda rows: by_ratings(rows, settings.filter))
         if settings.difficulty is not None:
-            await chain.run(
-                "difficulty", decisive(settings.difficulty), partial(_difficulty, settings.difficulty, replies, progress)
-            )
+            await chain.run("difficulty", wanted[ANSWERS], partial(_difficulty, settings.difficulty))
             await chain.run("filter-pass-rate", decisive(settings.filter), lambda rows: by_pass_rate(rows, settings.filter))
         await chain.run("split", decisive(settings.split), lambda rows: split(rows, settings.split))
         return await asyncio.to_thread(write, storage, chain.tables, wanted)
@@ -116,9 +116,8 @@ async def _rate(settings: RateSettings, replies: Path, progress: Progress, rows:
         return await rate(rows, settings, model, progress)
 
 
-async def _difficulty(settings: DifficultySettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
-    async with asker(settings, replies, progress.say) as policy:
-        return await difficulty(rows, settings, policy, progress, map_tables)
+def _difficulty(settings: DifficultySettings, rows: pa.Table) -> pa.Table:
+    return difficulty(rows, settings, read_parquet(io.BytesIO(read_answers(settings))))
 
 
 async def _ray(stack: AsyncExitStack, settings: PrepareSettings, home: Home) -> None:

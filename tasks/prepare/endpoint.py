@@ -16,7 +16,7 @@ from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError, PrepareError
-from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
+from nbrl.tasks.prepare.settings import RateSettings
 
 T = TypeVar("T")
 FAILED_IN_A_ROW = 8  # requests, each tried several times: then the server is at fault, not a question
@@ -74,7 +74,7 @@ class NoReplyError(Exception):
 class Asker:
     """Asks one model; what it replied is kept in `replies` and found there again."""
 
-    def __init__(self, policy: ChatPolicy, settings: RateSettings | DifficultySettings, replies: Replies) -> None:
+    def __init__(self, policy: ChatPolicy, settings: RateSettings, replies: Replies) -> None:
         self._policy, self._settings, self._replies = policy, settings, replies
         self._failed_in_a_row = 0
 
@@ -110,7 +110,7 @@ class Asker:
 
 
 @asynccontextmanager
-async def asker(settings: RateSettings | DifficultySettings, replies: Path, say: Callable[[str], None]) -> AsyncIterator[Asker]:
+async def asker(settings: RateSettings, replies: Path, say: Callable[[str], None]) -> AsyncIterator[Asker]:
     """A connection to the model's server; `replies` is the file of the replies. Raises ConfigError if the key is not set."""
     key, hint = key_of(settings), f"set {settings.key_variable or 'key_variable'} to a key that the server accepts"
     async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
@@ -120,7 +120,7 @@ async def asker(settings: RateSettings | DifficultySettings, replies: Path, say:
             yield Asker(policy, settings, known)
 
 
-def key_of(settings: RateSettings | DifficultySettings) -> str:
+def key_of(settings: RateSettings) -> str:
     """Return the server's key; empty if it needs none. Raises ConfigError if its variable holds none."""
     try:
         return usable_key(settings.key_variable)

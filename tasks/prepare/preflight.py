@@ -1,7 +1,6 @@
 """Checks everything that a preparation needs before it begins."""
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.stages import check_folder, identity
 from nbrl.tasks.prepare.unify import read_evaluation, unify
-from nbrl.tasks.reward.rules.rule import CODE, FILES, JUDGE
+from nbrl.tasks.reward.rules.rule import CODE, FILES
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import from_settings
 
@@ -30,9 +29,8 @@ class Counts(NamedTuple):
 
 def check(settings: PrepareSettings, folder: Path) -> Counts:
     """Read every file and look at keys, packages and the output folder; nothing is written. Raises ConfigError."""
-    for section in (settings.rate, settings.difficulty):
-        if section is not None:
-            key_of(section)
+    if settings.rate is not None:
+        key_of(settings.rate)
     if settings.replies is not None and not settings.replies.absolute().parent.is_dir():
         raise ConfigError(f"replies names a file in {settings.replies.absolute().parent}, which is no folder; make it first")
     evaluation = {file.name: len(read_evaluation(file)) for file in settings.evaluation}
@@ -40,10 +38,6 @@ def check(settings: PrepareSettings, folder: Path) -> Counts:
     usable = table.filter(pc.is_null(table[DROPPED]))
     if not len(usable):
         raise ConfigError("no row of any source can be a question: each lacks a question or an answer; look at sources.columns")
-    if settings.difficulty is not None and "math" in usable["rule"].to_pylist() and find_spec("math_verify") is None:
-        raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
-    if settings.difficulty is not None and JUDGE in usable["rule"].to_pylist():
-        raise ConfigError("difficulty cannot compare answers by the rule judge; leave difficulty out, or set another rule")
     if unfit := sorted({FILES, CODE} & set(usable["rule"].to_pylist())):
         raise ConfigError(f"questions of the rule {unfit[0]} have no answers to prepare them by; leave that source out")
     check_folder(folder, identity(settings))
@@ -67,10 +61,7 @@ def plan(settings: PrepareSettings, folder: Path, counts: Counts) -> str:
             f"{settings.rate.attempts} where its reply cannot be read"
         )
     if settings.difficulty is not None:
-        lines.append(
-            f"difficulty: {settings.difficulty.model} at {settings.difficulty.base_url}, at most "
-            f"{total * settings.difficulty.samples} requests, {settings.difficulty.samples} for a question"
-        )
+        lines.append(f"difficulty: by the answers of the evaluation {settings.difficulty.evaluation}")
     return "\n".join([*lines, f"output: {folder}"])
 
 
@@ -101,7 +92,8 @@ def _found(recipe: str, folder: Path) -> Path:
 def _anchor(values: dict[str, Any], folder: Path) -> None:
     """Make the paths absolute: they are meant from `folder`."""
     lists = [each for each in (values.get("sources"), values.get("evaluation")) if isinstance(each, list)]
-    for item in [values, *(item for each in lists for item in each if isinstance(item, dict))]:
-        key = "replies" if item is values else "path"
-        if isinstance(item.get(key), str) and item[key]:
+    items = [(item, "path") for each in lists for item in each if isinstance(item, dict)]
+    difficulty = values.get("difficulty")
+    for item, key in [*items, (values, "replies"), (difficulty if isinstance(difficulty, dict) else {}, "root")]:
+        if isinstance(item.get(key), str) and item[key] and "://" not in item[key]:
             item[key] = str(Path(folder, expanded(item[key])).absolute())

@@ -1,19 +1,20 @@
-"""rate: a model rates how objective a question is and how stable its answer is over time."""
+"""rate: a model rates how objective a question is and how stable its answer is; difficulty: how often a policy is right."""
 
-import asyncio
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from nbrl.agent.messages import Message
+from nbrl.agent.trajectory import Status
 from nbrl.tasks.errors import PrepareError
 from nbrl.tasks.prepare.endpoint import Asker, NoReplyError, each
-from nbrl.tasks.prepare.rows import Map, blocks, marked
+from nbrl.tasks.prepare.rows import marked
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
-from nbrl.tasks.reward.rules.rule import judge
 from nbrl.tasks.services.progress import Progress
 
 UNRATED = "unrated"
@@ -37,29 +38,28 @@ AGAIN = "Your earlier reply could not be read. Reply with the JSON object alone,
 _FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 _THOUGHT = "</think>"
 DIFFICULTY = "difficulty"
-DIFFICULTY_INSTRUCTIONS = (
-    "Answer the question. Think as long as you need to, then end with one line `Answer: ` and the bare answer after it."
-)
-_ANSWER = re.compile(r"^[\s*#>`]*(?:final )?answer[\s*]*:[\s*]*(.*?)[\s*`]*$", re.IGNORECASE | re.MULTILINE)
-ANSWER_CHARS = 1000
 
 
 class Unrated:
     """The questions that stay unrated, by row, each with the reason."""
 
-    def __init__(self, stage: str, rows: int, settings: RateSettings | DifficultySettings) -> None:
-        self._stage, self._rows, self._settings = stage, rows, settings
-        self.reasons: dict[int, str] = {}
+    def __init__(self, stage: str, rows: int, by: str, allowed: float) -> None:
+        self._stage, self._rows, self._by, self._allowed = stage, rows, by, allowed
+        self._reasons: dict[int, str] = {}
 
     def add(self, row: int, reason: str) -> None:
         """Raises PrepareError once they are too many."""
-        self.reasons[row] = reason
-        if len(self.reasons) > self._settings.max_unrated * self._rows:
+        self._reasons[row] = reason
+        if len(self._reasons) > self._allowed * self._rows:
             raise PrepareError(
-                f"{self._stage}: {len(self.reasons)} of {self._rows} questions could not be rated by {self._settings.model}, "
-                f"more than {self._stage}.max_unrated ({self._settings.max_unrated:g}) allows; the last one because {reason}\n"
-                f"All replies so far are kept. Look at the model and {self._stage}.max_tokens, or allow more."
+                f"{self._stage}: {len(self._reasons)} of {self._rows} questions could not be rated {self._by}, more than "
+                f"{self._stage}.max_unrated ({self._allowed:g}) allows; the last one because {reason}"
             )
+
+    def mark(self, questions: pa.Table) -> pa.Table:
+        """Return the questions, of which the unrated ones are dropped."""
+        reasons = map(self._reasons.get, range(self._rows))
+        return marked(questions, [None if reason is None else (UNRATED, reason) for reason in reasons])
 
 
 class Verdict(NamedTuple):
@@ -97,7 +97,7 @@ async def rate(questions: pa.Table, settings: RateSettings, asker: Asker, progre
     """
     rows = questions.select(["question", "answers"]).to_pylist()
     verdicts: list[Verdict | None] = [None] * len(rows)
-    unrated = Unrated(STAGE, len(rows), settings)
+    unrated = Unrated(STAGE, len(rows), f"by {settings.model}", settings.max_unrated)
 
     async def one(place: int) -> None:
         reply = ""
@@ -118,9 +118,7 @@ async def rate(questions: pa.Table, settings: RateSettings, asker: Asker, progre
     for name in Verdict._fields:
         values = [None if verdict is None else getattr(verdict, name) for verdict in verdicts]
         questions = questions.append_column(name, pa.array(values, pa.int8()))
-    return marked(
-        questions, [(UNRATED, unrated.reasons[place]) if place in unrated.reasons else None for place in range(len(rows))]
-    )
+    return unrated.mark(questions)
 
 
 def _messages(row: Mapping[str, Any], again: bool) -> list[Message]:
@@ -128,51 +126,25 @@ def _messages(row: Mapping[str, Any], again: bool) -> list[Message]:
     return [Message("system", INSTRUCTIONS), Message("user", f"{asked}\n\n{AGAIN}" if again else asked)]
 
 
-def read_answer(reply: str) -> str | None:
-    """Return what stands after the last `Answer:` at the start of a line; None if nothing does. A policy without an answer is
-    wrong.
+def difficulty(questions: pa.Table, settings: DifficultySettings, answers: pa.Table) -> pa.Table:
+    """Return the questions with the column `pass_rate`, marked; `answers` is the table of the evaluation.
+
+    A pass rate is a mean over all samples: a question that was not asked, or of which a sample failed or could not be scored, is
+    unrated and dropped. Raises PrepareError if too many are.
     """
-    found = _ANSWER.findall(reply)
-    return found[-1][:ANSWER_CHARS] if found and found[-1] else None
+    samples: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in answers.select(["question", "status", "success", "unscored", "failure"]).to_pylist():
+        samples[row["question"]].append(row)
+    rates: list[float | None] = []
+    unrated = Unrated(DIFFICULTY, len(questions), f"by the evaluation {settings.evaluation}", settings.max_unrated)
+    for place, question in enumerate(questions["question"].to_pylist()):
+        given = samples.get(question, [])
+        fault = next((each["failure"] or each["unscored"] for each in given if _is_faulty(each)), "")
+        rates.append(None if fault or not given else fmean(each["success"] for each in given))
+        if rates[-1] is None:
+            unrated.add(place, f"a sample has no score: {fault}" if fault else "it was not asked there")
+    return unrated.mark(questions.append_column("pass_rate", pa.array(rates, pa.float64())))
 
 
-def judge_table(samples: pa.Table) -> pa.Table:
-    """Return whether each sample's answer is right, as the column `exact`, 0 or 1. For a Ray task."""
-    return pa.table({"exact": pa.array([judged.exact for judged in judge(samples.to_pylist())], pa.float64())})
-
-
-async def difficulty(questions: pa.Table, settings: DifficultySettings, asker: Asker, progress: Progress, map_: Map) -> pa.Table:
-    """Return the questions with the column `pass_rate`, marked.
-
-    A pass rate is a mean over exactly `samples` answers: a question of which a request failed is unrated and dropped, and an
-    answer that was not given counts as wrong. Raises PrepareError if too many are unrated, or the server fails.
-    """
-    asked = questions["question"].to_pylist()
-    answers: list[list[str | None]] = [[] for _ in asked]
-    unrated = Unrated(DIFFICULTY, len(asked), settings)
-
-    async def one(place: int) -> None:
-        messages = [Message("system", DIFFICULTY_INSTRUCTIONS), Message("user", asked[place])]
-        try:
-            answers[place] = [read_answer(await asker.reply(messages, number)) for number in range(settings.samples)]
-        except NoReplyError as error:
-            unrated.add(place, str(error))
-
-    await each(range(len(asked)), settings.concurrency, one, lambda done: progress.advanced(DIFFICULTY, done, len(asked)))
-    rates = await asyncio.to_thread(_pass_rates, questions, answers, map_)
-    questions = questions.append_column("pass_rate", pa.array(rates, pa.float64()))
-    return marked(
-        questions, [(UNRATED, unrated.reasons[place]) if place in unrated.reasons else None for place in range(len(asked))]
-    )
-
-
-def _pass_rates(questions: pa.Table, answers: list[list[str | None]], map_: Map) -> list[float | None]:
-    places = [place for place, given in enumerate(answers) for _ in given]
-    samples = questions.select(["answers", "rule"]).take(pa.array(places, pa.int64()))
-    given = [answer for each in answers for answer in each]
-    samples = samples.append_column("answer", pa.array(given, pa.string()))
-    samples = samples.append_column("reference", pa.array([""] * len(given), pa.string()))
-    right = [0.0] * len(answers)
-    for place, exact in zip(places, map_(blocks(samples), judge_table, ())["exact"].to_pylist(), strict=True):
-        right[place] += exact
-    return [total / len(each) if each else None for total, each in zip(right, answers, strict=True)]
+def _is_faulty(sample: Mapping[str, Any]) -> bool:
+    return sample["status"] == Status.FAILED or bool(sample["unscored"])

@@ -8,8 +8,10 @@ from pydantic import Field, field_validator, model_validator
 from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.ray_cluster import RaySettings
+from nbrl.infra.storage import StorageSettings
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean
+from nbrl.tasks.layout.runs import NAME as RUN_NAME
 from nbrl.tasks.reward.rules.rule import Rule
 
 # A path is excluded from the dump: the digest of the file decides, wherever it lies.
@@ -17,6 +19,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a part of ids, which have at most
 MAPPED = ("id", "question", "answers", "ability", "rule")
 RATINGS = ("min_objectivity", "min_stability")
 PASS_RATES = ("min_pass_rate", "max_pass_rate")
+UNRATED = "largest share of questions that may stay unrated; above it the preparation stops"
 
 
 def _known(columns: Mapping[str, str], ours: Iterable[str]) -> Mapping[str, str]:
@@ -96,7 +99,9 @@ class DecontaminateSettings(SimilaritySettings):
     )
 
 
-class EndpointSettings(ClosedModel):
+class RateSettings(ClosedModel):
+    """A model that rates each question's objectivity and temporal stability as -1, 0 or 1."""
+
     base_url: str = Field(
         description="an OpenAI-compatible server: what stands before /chat/completions, such as https://host/v1",
         json_schema_extra=FREE,
@@ -112,13 +117,9 @@ class EndpointSettings(ClosedModel):
     timeout_s: float = Field(120, gt=0, description="maximum seconds for one reply", json_schema_extra=FREE)
     max_tokens: int = Field(1024, ge=1, description="maximum tokens of a reply, thinking included")
     seeded: bool = Field(False, description="send the number of the reply to a question as its seed; not every server takes one")
-    max_unrated: float = Field(
-        0.02,
-        ge=0,
-        le=1,
-        description="largest share of questions that may stay unrated; above it the preparation stops",
-        json_schema_extra=FREE,
-    )
+    temperature: float = Field(0.0, ge=0, description="sampling temperature")
+    attempts: int = Field(3, ge=1, le=20, description="replies asked for, at most, until one can be read")
+    max_unrated: float = Field(0.02, ge=0, le=1, description=UNRATED, json_schema_extra=FREE)
 
     @field_validator("base_url")
     @classmethod
@@ -127,18 +128,14 @@ class EndpointSettings(ClosedModel):
         return value.rstrip("/")
 
 
-class RateSettings(EndpointSettings):
-    """A model that rates each question's objectivity and temporal stability as -1, 0 or 1."""
+class DifficultySettings(ClosedModel):
+    """An evaluation of the policy on these questions; its share of right answers to a question is the pass rate."""
 
-    temperature: float = Field(0.0, ge=0, description="sampling temperature")
-    attempts: int = Field(3, ge=1, le=20, description="replies asked for, at most, until one can be read")
-
-
-class DifficultySettings(EndpointSettings):
-    """A policy that answers each question several times; its share of right answers is the question's pass rate."""
-
-    samples: int = Field(8, ge=1, le=256, description="answers per question")
-    temperature: float = Field(1.0, ge=0, description="sampling temperature")
+    evaluation: str = Field(
+        pattern=rf"^{RUN_NAME.pattern}$", description="name of a finished evaluation, as `nbrl evaluate --name` has it"
+    )
+    root: str = Field(StorageSettings().root, description="storage root of the evaluation", json_schema_extra=FREE)
+    max_unrated: float = Field(0.02, ge=0, le=1, description=UNRATED, json_schema_extra=FREE)
 
 
 class FilterSettings(ClosedModel):
@@ -200,6 +197,6 @@ class PrepareSettings(ClosedModel):
                 raise ValueError(f"filter.{useless[0]} does nothing without the section {section}; set it or take the key out")
         if not self.evaluation and "decontaminate" in self.model_fields_set:
             raise ValueError("decontaminate does nothing without evaluation files; list them or take the section out")
-        if self.replies is not None and self.rate is None and self.difficulty is None:
-            raise ValueError("replies does nothing without rate or difficulty; take it out")
+        if self.replies is not None and self.rate is None:
+            raise ValueError("replies does nothing without rate; take it out")
         return self

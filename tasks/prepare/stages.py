@@ -13,27 +13,43 @@ from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import file_sha256
-from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.infra.storage import Storage, StorageSettings, sha256
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
-from nbrl.tasks.prepare.settings import PrepareSettings
+from nbrl.tasks.evaluation import summary
+from nbrl.tasks.layout.runs import EvaluationLayout
+from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings
 from nbrl.tasks.runs.decisive import decisive
 
 Identity = dict[str, Any]
 SHOWN_CHARS = 60  # of a value
 PREPARATION, LOCK = "preparation.json", ".lock"
+ANSWERS = "difficulty.answers"
 STAGES, REPLIES = "stages", "replies.sqlite"
 SHOWN = 3  # differences named at once
 VERSION = 1  # of the stages' code: a higher number has all stages done again
 
 
 def identity(settings: PrepareSettings) -> Identity:
-    """Return the settings that decide the prepared data, by dotted key; each source and evaluation file with its SHA-256."""
+    """Return what decides the prepared data: settings by dotted key, and the SHA-256 of files and of an evaluation's answers."""
     leaves = decisive(settings)
     for kind, files in (("sources", settings.sources), ("evaluation", settings.evaluation)):
         leaves[kind] = [file.name for file in files]
         for file in files:
             leaves[f"{kind}.{file.name}"] = file.model_dump(mode="json") | {"sha256": file_sha256(file.path)}
+    if settings.difficulty is not None:
+        leaves[ANSWERS] = sha256(read_answers(settings.difficulty))
     return leaves
+
+
+def read_answers(settings: DifficultySettings) -> bytes:
+    """Return the Parquet file of the evaluation's answers. Raises ConfigError if no evaluation of this name is finished."""
+    storage = Storage(StorageSettings(root=settings.root))
+    if summary.read(storage, settings.evaluation) is None:
+        raise ConfigError(
+            f"difficulty.evaluation: there is no finished evaluation {settings.evaluation!r} in {settings.root}; make it by "
+            f"`nbrl evaluate … --samples 8 --name {settings.evaluation}`, or correct difficulty.root"
+        )
+    return storage.read_bytes(EvaluationLayout(settings.evaluation).answers)
 
 
 def differences(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """`nbrl prepare` with a real Prefect server, a real Ray cluster and an HTTP server that speaks the OpenAI chat API."""
 
+import io
 import json
 import os
 import signal
@@ -14,9 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from nbrl.infra.arrow_files import read_parquet
 from nbrl.tasks.environments.files import read_questions
+from nbrl.tasks.prepare.rate import difficulty
+from nbrl.tasks.prepare.settings import DifficultySettings
+from nbrl.tasks.prepare.stages import read_answers
 from tests.flows.typed import nbrl
 from tests.processes import left_over, mark
+from tests.tasks.prepare.doubles import evaluated, question, table
 from tests.tasks.prepare.rater import Rater, rating
 
 pytestmark = pytest.mark.e2e
@@ -49,6 +55,8 @@ def folder(tmp_path: Path) -> Path:
     told += [{"id": 102, "question": f"{next(iter(ANSWERS)).upper()} ", "answers": ["0"]}]
     lines(tmp_path / "told.jsonl", told)
     lines(tmp_path / "eval.jsonl", [{"question": EVALUATED}])
+    known = [{"question": question, "success": success} for question in ANSWERS | TOLD | RATED for success in (0.0, 1.0)]
+    evaluated(tmp_path / "storage", "hard", known)
     return tmp_path
 
 
@@ -62,7 +70,7 @@ def recipe(folder: Path, server: Rater) -> Path:
         ],
         "evaluation": [{"name": "held", "path": "eval.jsonl"}],
         "rate": rater | {"max_unrated": 0.1},
-        "difficulty": rater | {"samples": 4, "seeded": True},
+        "difficulty": {"evaluation": "hard", "root": "storage"},
         "filter": {"max_pass_rate": 0.5},
         "ray": {"num_cpus": 2, "object_store_mb": 100},
     }
@@ -83,7 +91,7 @@ def files(out: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def server() -> Iterator[Rater]:
-    with rating(ANSWERS | TOLD | RATED, knows=2) as server:
+    with rating() as server:
         yield server
 
 
@@ -183,3 +191,19 @@ def test_what_cannot_work_is_said_before_anything_starts(folder: Path, server: R
     assert not (folder / "out").exists()
     assert not (folder / "home").exists()
     assert server.begun == {}
+
+
+@pytest.mark.more
+def test_the_answers_of_an_evaluation_say_how_hard_questions_are(tmp_path: Path) -> None:
+    lines(tmp_path / "asked.jsonl", [{"question": text, "answers": answer} for text, answer in ANSWERS.items()])
+    environments = f"{{candidates: {{kind: files, weight: 0, held_out: {tmp_path / 'asked.jsonl'}}}}}"
+    settings = [f"environments={environments}", f"storage.root={tmp_path / 'storage'}", f"home={tmp_path / 'home'}"]
+    flags = [part for each in settings for part in ("--set", each)]
+    with rating(ANSWERS, knows=1) as server:
+        ask = ["--endpoint", server.url, "--model", "double", "--mode", "direct", "--samples", "4", "--name", "hard"]
+        done = nbrl("evaluate", "tiny-cpu", *ask, *flags)
+        assert done.returncode == 0, done.stderr
+    chosen = DifficultySettings(evaluation="hard", root=str(tmp_path / "storage"))
+    rows = table(*(question(f"a:{answer}", text, answer) for text, answer in ANSWERS.items()))
+    rated = difficulty(rows, chosen, read_parquet(io.BytesIO(read_answers(chosen))))
+    assert rated["pass_rate"].to_pylist() == [0.25] * SHIPS

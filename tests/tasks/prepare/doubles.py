@@ -1,10 +1,16 @@
 """What the tests of the stages share: Ray's map without Ray, tables of questions, progress that nobody watches."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.evaluation.answers import SCHEMA as ANSWERS
+from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.prepare.rows import QUESTIONS
 
 
@@ -24,6 +30,18 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 def reasons(marked: pa.Table) -> dict[str, tuple[str, str]]:
     """Reason and detail of each dropped row by its id."""
     return {row["id"]: (row["dropped"], row["detail"]) for row in marked.to_pylist() if row["dropped"] is not None}
+
+
+def evaluated(root: Path, name: str, answers: list[dict[str, Any]]) -> None:
+    """A finished evaluation with these answers."""
+    storage, layout = Storage(StorageSettings(root=str(root))), EvaluationLayout(name)
+    usual = {"status": "answered", "unscored": "", "failure": ""}
+    storage.write_table(layout.answers, pa.Table.from_pylist([usual | each for each in answers], schema=ANSWERS))
+    fields = {"recipe": "r", "mode": "direct", "samples": 1, "environments": ["e"], "metrics": {}, "scores": []}
+    fields |= dict.fromkeys(("trajectories", "sampled_tokens", "failed", "unscored"), 0)
+    fields |= dict.fromkeys(("seconds", "processor_seconds", "gpu_seconds", "finished"), 0.0)
+    summary = EvaluationSummary(name=name, subject=Subject(name="m", digest="d"), **fields)  # type: ignore[arg-type]
+    storage.write_json(layout.summary, summary.model_dump(mode="json"))
 
 
 class Quiet:

@@ -18,7 +18,7 @@ class Rater(Server):
     """Rates by words in the question: `opinion` is subjective, `today` unstable, `garbled` gets a first reply that
     cannot be read, `hopeless` only such, and `broken` status 500 the first time.
 
-    As a policy it knows the answers `answers`, by question, and gives them where the seed is below `knows`.
+    As a policy it gives the answers `answers`, by question, to the first `knows` requests of a question.
     """
 
     def __init__(self, answers: dict[str, str], knows: int) -> None:
@@ -41,6 +41,7 @@ class Rater(Server):
         with self.lock:
             self.begun[name] += 1
             self.said.append(asked)
+            number = self.said.count(asked)
             first = self.begun[name] == 1
             if self.status != 200 or ("broken" in asked and first):
                 return Reply(status=self.status if self.status != 200 else 500)
@@ -53,7 +54,7 @@ class Rater(Server):
             return Reply(status=503)
         if "You rate questions" in body["messages"][0]["content"]:
             return said(self._verdict(asked))
-        return said(f"I think.\nAnswer: {self.answers[asked] if body.get('seed', 0) < self.knows else 'no idea'}")
+        return said(f"I think.\nAnswer: {self.answers[asked] if number <= self.knows else 'no idea'}")
 
     def _verdict(self, asked: str) -> str:
         if "hopeless" in asked or ("garbled" in asked and AGAIN not in asked):

@@ -16,7 +16,7 @@ from nbrl.tasks.prepare.preflight import check, plan
 from nbrl.tasks.prepare.rows import kept, marked, split
 from nbrl.tasks.prepare.settings import DifficultySettings, EvaluationFile, PrepareSettings, QuestionSource, RateSettings
 from nbrl.tasks.prepare.stages import StageResult, Stages, check_folder, check_whole, identity, opened
-from tests.tasks.prepare.doubles import question, table
+from tests.tasks.prepare.doubles import evaluated, question, table
 
 
 def settings(folder: Path, **more: Any) -> PrepareSettings:
@@ -34,6 +34,14 @@ def test_a_preparation_is_its_settings_and_the_bytes_of_its_files(tmp_path: Path
     (tmp_path / "a.jsonl").write_text('{"question": "new?", "answers": "x"}\n')
     changed = identity(PrepareSettings(sources=settings(other).sources[:1]))
     assert changed != first
+
+
+def test_other_answers_of_an_evaluation_make_another_preparation(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, difficulty=DifficultySettings(evaluation="hard", root=str(tmp_path / "storage")))
+    evaluated(tmp_path / "storage", "hard", [])
+    first = identity(chosen)
+    evaluated(tmp_path / "storage", "hard", [{"question": "a?", "success": 1.0}])
+    assert identity(chosen) != first
 
 
 def test_a_folder_holds_one_preparation(tmp_path: Path) -> None:
@@ -60,6 +68,7 @@ def test_preflight_finds_what_would_fail_hours_later(tmp_path: Path, monkeypatch
     for more, words in [
         ({"rate": rater}, "NO_KEY"),
         ({"evaluation": (EvaluationFile(name="e", path=tmp_path / "e.csv"),)}, "evaluation file 'e': there is no file"),
+        ({"difficulty": DifficultySettings(evaluation="none")}, "there is no finished evaluation 'none' in .nbrl/storage"),
         ({"rate": rater.model_copy(update={"key_variable": None}), "replies": tmp_path / "no/r.sqlite"}, "is no folder"),
     ]:
         with pytest.raises(ConfigError, match=words):
@@ -68,11 +77,13 @@ def test_preflight_finds_what_would_fail_hours_later(tmp_path: Path, monkeypatch
 
 
 def test_the_plan_counts_requests(tmp_path: Path) -> None:
-    policy = DifficultySettings(base_url="http://127.0.0.1:1/v1", model="m", samples=5)
-    chosen = settings(tmp_path, difficulty=policy)
+    evaluated(tmp_path / "storage", "hard", [])
+    rater = RateSettings(base_url="http://127.0.0.1:1/v1", model="m")
+    chosen = settings(tmp_path, rate=rater, difficulty=DifficultySettings(evaluation="hard", root=str(tmp_path / "storage")))
     said = plan(chosen, Path("out"), check(chosen, tmp_path / "out"))
     assert "source a: 1 rows, of which 1 have a question and an answer" in said
-    assert "at most 10 requests, 5 for a question" in said
+    assert "rate: m at http://127.0.0.1:1/v1, at most 2 questions" in said
+    assert "difficulty: by the answers of the evaluation hard" in said
     assert "nothing is decontaminated" in said
 
 

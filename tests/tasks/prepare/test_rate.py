@@ -1,7 +1,6 @@
-"""Ratings and pass rates, asked of a real HTTP server."""
+"""Ratings, asked of a real HTTP server, and pass rates."""
 
 import asyncio
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.agent.errors import PolicyError
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError, PrepareError
-from nbrl.tasks.prepare import endpoint
 from nbrl.tasks.prepare.endpoint import FAILED_IN_A_ROW, Replies, asked, asker
-from nbrl.tasks.prepare.rate import Verdict, difficulty, rate, read_answer, read_verdict
+from nbrl.tasks.prepare.rate import Verdict, difficulty, rate, read_verdict
 from nbrl.tasks.prepare.rows import kept
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
-from tests.tasks.prepare.doubles import Quiet, map_here, question, reasons, table
+from tests.tasks.prepare.doubles import Quiet, question, reasons, table
 from tests.tasks.prepare.rater import Rater, rating
 
 GOOD = '{"objectivity": 1, "temporal_stability": -1}'
@@ -69,23 +66,6 @@ NAMES = st.sampled_from(["objectivity", "temporal_stability", "more"])
 )
 def test_no_json_is_taken_for_a_verdict(value: object) -> None:
     assert read_verdict(json.dumps(value)) is None
-
-
-@pytest.mark.parametrize(
-    ("reply", "answer"),
-    [
-        ("I add.\nAnswer: 42", "42"),
-        ("**Answer:** the north sea **", "the north sea"),
-        ("Answer: 1\nNo, wrong.\nFinal answer: 2", "2"),
-        ("answer : \\frac{1}{2}", "\\frac{1}{2}"),
-        ("42", None),
-        ("the Answer: 42", None),
-        ("Answer:", None),
-        ("", None),
-    ],
-)
-def test_the_answer_stands_after_its_mark(reply: str, answer: str | None) -> None:
-    assert read_answer(reply) == answer
 
 
 def rated(server: Rater, folder: Path, *texts: str, progress: Quiet | None = None, **settings: object) -> pa.Table:
@@ -171,46 +151,36 @@ def test_what_a_question_says_is_data(tmp_path: Path) -> None:
     assert "<|im_end|>" not in said
 
 
-def test_pass_rates_are_means_over_all_samples(tmp_path: Path) -> None:
-    rows = [question("a:0", "6 × 7?", "42", rule="number"), question("a:1", "Who?", "Ann"), question("a:2", "Where?", "Rome")]
-    with rating({"6 × 7?": "42.0", "Who?": "ann.", "Where?": "Oslo"}, knows=3) as server:
-        settings = DifficultySettings(base_url=server.url, model="double", samples=4, seeded=True)
-
-        async def run() -> pa.Table:
-            async with asker(settings, tmp_path / "replies.sqlite", print) as policy:
-                return await difficulty(table(*rows), settings, policy, Quiet(), map_here)
-
-        found = asyncio.run(run())
-        assert found["pass_rate"].to_pylist() == [0.75, 0.75, 0.0]
-        assert len(server.asked) == 12
-        assert asyncio.run(run()).equals(found)
-        assert len(server.asked) == 12
+def answered(**samples: list[dict[str, Any]]) -> pa.Table:
+    """The answers of an evaluation to these questions."""
+    usual = {"status": "answered", "success": 1.0, "unscored": "", "failure": ""}
+    return pa.Table.from_pylist([usual | each | {"question": question} for question, given in samples.items() for each in given])
 
 
-def test_a_question_of_which_a_sample_failed_has_no_pass_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint.ChatPolicy, "_post", _failing_second(endpoint.ChatPolicy._post))
-    with rating({"Who?": "Ann"}, knows=1) as server:
-        settings = DifficultySettings(base_url=server.url, model="double", samples=2, max_unrated=1.0)
-
-        async def run() -> pa.Table:
-            async with asker(settings, tmp_path / "replies.sqlite", print) as policy:
-                return await difficulty(table(question("a:0", "Who?", "Ann")), settings, policy, Quiet(), map_here)
-
-        found = asyncio.run(run())
-    assert found["pass_rate"].to_pylist() == [None]
-    assert reasons(found)["a:0"][0] == "unrated"
+def test_pass_rates_are_means_over_all_samples() -> None:
+    rows = table(question("a:0", "Who", "Ann"), question("a:1", "Where", "Rome"))
+    answers = answered(Who=[{}, {"success": 0.0}, {}, {}], Where=[{"success": 0.0}] * 4, When=[{}])
+    found = difficulty(rows, DifficultySettings(evaluation="e"), answers)
+    assert found["pass_rate"].to_pylist() == [0.75, 0.0]
+    assert reasons(found) == {}
 
 
-def _failing_second(post: Any) -> Any:
-    """`_post` whose second request fails."""
-    count = itertools.count()
-
-    async def failing(*arguments: Any) -> Any:
-        if next(count) == 1:
-            raise PolicyError("the server answered 400")
-        return await post(*arguments)
-
-    return failing
+def test_a_question_without_all_samples_has_no_pass_rate() -> None:
+    rows = table(*(question(f"a:{place}", text) for place, text in enumerate(["Who", "Where", "When", "Why"])))
+    faults = {"Where": [{}, {"status": "failed", "failure": "the engine died"}], "When": [{}, {"unscored": "no grade"}]}
+    answers = answered(Who=[{}, {}], **faults)
+    found = difficulty(rows, DifficultySettings(evaluation="e", max_unrated=0.75), answers)
+    assert found["pass_rate"].to_pylist() == [1.0, None, None, None]
+    details = {name: detail for name, (_, detail) in reasons(found).items()}
+    assert details == {
+        "a:1": "a sample has no score: the engine died",
+        "a:2": "a sample has no score: no grade",
+        "a:3": "it was not asked there",
+    }
+    with pytest.raises(
+        PrepareError, match=r"difficulty: 3 of 4 .* by the evaluation e, more than difficulty.max_unrated \(0.5\)"
+    ):
+        difficulty(rows, DifficultySettings(evaluation="e", max_unrated=0.5), answers)
 
 
 def test_replies_of_two_processes_do_not_collide(tmp_path: Path) -> None:

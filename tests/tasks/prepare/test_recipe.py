@@ -9,6 +9,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.preflight import load
 
 SOURCE = {"name": "a", "path": "a.jsonl", "licence": "MIT"}
+HARD = {"evaluation": "e", "root": "storage"}
 RATER = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
 
 
@@ -19,10 +20,17 @@ def write(folder: Path, **settings: object) -> Path:
 
 
 def test_paths_are_meant_from_the_recipes_folder(tmp_path: Path) -> None:
-    settings = load(write(tmp_path, evaluation=[{"name": "e", "path": "../e.csv"}], rate=RATER, replies="r.sqlite"))
+    settings = load(
+        write(tmp_path, evaluation=[{"name": "e", "path": "../e.csv"}], rate=RATER, replies="r.sqlite", difficulty=HARD)
+    )
     assert settings.sources[0].path == tmp_path / "a.jsonl"
     assert settings.evaluation[0].path.resolve() == tmp_path.parent / "e.csv"
     assert settings.replies == tmp_path / "r.sqlite"
+    assert settings.difficulty
+    assert settings.difficulty.root == str(tmp_path / "storage")
+    in_cloud = load(write(tmp_path, difficulty={"evaluation": "e", "root": "s3://bucket/prefix"}))
+    assert in_cloud.difficulty
+    assert in_cloud.difficulty.root == "s3://bucket/prefix"
 
 
 def test_an_override_wins(tmp_path: Path) -> None:
@@ -42,11 +50,12 @@ def test_an_override_wins(tmp_path: Path) -> None:
         ({"sources": [SOURCE | {"ability": "a/b"}]}, "an ability is"),
         ({"filter": {"min_stability": 0}}, "filter.min_stability does nothing without the section rate"),
         ({"filter": {"min_pass_rate": 0.2}, "rate": RATER}, "filter.min_pass_rate does nothing without the section difficulty"),
-        ({"filter": {"min_pass_rate": 0.9, "max_pass_rate": 0.1}, "difficulty": RATER}, "no question would stay"),
+        ({"filter": {"min_pass_rate": 0.9, "max_pass_rate": 0.1}, "difficulty": {"evaluation": "e"}}, "no question would stay"),
         ({"decontaminate": {"threshold": 0.5}}, "does nothing without evaluation files"),
         ({"split": {"train": 0.8, "held_out": 0.3}}, "must add up to 1"),
         ({"rate": RATER | {"base_url": "https://me:secret@host/v1"}}, "without a name or password"),
         ({"replies": "x.sqlite"}, "replies does nothing"),
+        ({"difficulty": {"evaluation": "../e"}}, "difficulty.evaluation"),
     ],
 )
 def test_what_cannot_work_is_refused_in_words(tmp_path: Path, settings: dict[str, object], words: str) -> None:
@@ -62,5 +71,4 @@ def test_no_recipe(tmp_path: Path) -> None:
 def test_the_example_is_a_recipe() -> None:
     settings = load(Path("examples/prepare/recipe.yaml"))
     assert settings.rate
-    assert settings.difficulty
     assert settings.evaluation
