@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from nbrl.agent.http.client import usable_key
 from nbrl.agent.policies.chat import ChatSettings
-from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, model_of, served
+from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, key_in, model_of, served
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
@@ -145,7 +144,7 @@ def _overrides(order: EvaluationRequest) -> list[str]:
 
 def _judge(order: EvaluationRequest) -> list[str]:
     """Return the overrides that name the judge of the order."""
-    server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env), flags=JUDGE_FLAGS)
+    server = Endpoint(order.judge, order.judge_model or None, key_in(order.judge_key_env), flags=JUDGE_FLAGS)
     name = asyncio.run(_model(server, None))
     judge = checked(JudgeSettings, base_url=chat_url(server), name=name, key=order.judge_key_env or None)
     values = judge.model_dump(include={"base_url", "name", "key"}, exclude_none=True)
@@ -186,7 +185,7 @@ def _judged(environments: Environments) -> Environments:
 
 
 def _at_server(order: EvaluationRequest, config: RunConfig) -> Subject:
-    endpoint = Endpoint(order.endpoint, order.model or None, _key(order.api_key_env))
+    endpoint = Endpoint(order.endpoint, order.model or None, key_in(order.api_key_env))
     model = asyncio.run(_model(endpoint, config.agent.context_tokens))
     chat = checked(ChatSettings, endpoint=chat_url(endpoint), model=model, seeded=config.engine.seeded_sampling)
     digest_ = hashlib.sha256(f"{chat.endpoint}\n{chat.model}".encode()).hexdigest()
@@ -199,13 +198,6 @@ async def _model(endpoint: Endpoint, context_tokens: int | None) -> str:
     if context_tokens is not None:
         check_limit(endpoint, models, context_tokens)
     return model_of(endpoint, models)
-
-
-def _key(variable: str) -> str | None:
-    try:
-        return usable_key(variable or None) or None
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _name(subject: Subject, config: RunConfig) -> str:

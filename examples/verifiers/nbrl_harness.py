@@ -35,9 +35,9 @@ class NbrlHarness(vf.Harness[NbrlConfig]):
     ) -> ProgramResult:
         _, prompt = self.resolve_text_prompt(data)
         command = [self.config.nbrl, "agent", "--endpoint", endpoint, "--model", ctx.model, "--api-key-env", KEY]
-        command += ["--json", "--quiet", "--no-save", "--max-steps", str(self.config.max_steps)]
-        for url in mcp_urls.values():
-            command += ["--mcp", url]
+        command += ["--json", "--quiet", "--no-save", "--set", f"agent.max_steps={self.config.max_steps}"]
+        for number, url in enumerate(mcp_urls.values(), 1):
+            command += ["--set", f"rollout.tools.mcp.mcp{number}.url={url}"]
         command += ["--", prompt or ""]
         done = await runtime.run_program(command, {**self.config.resolved_env, KEY: secret})
         if done.exit_code not in (0, NO_ANSWER):

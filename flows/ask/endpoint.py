@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body
+from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body, usable_key
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy, Sampling
@@ -175,7 +175,8 @@ def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_token
     limit = models.get(endpoint.model or "", only)
     if limit is not None and context_tokens > limit:
         raise ConfigError(
-            f"the model at {endpoint.url} reads at most {limit} tokens; give --context-tokens {limit} and fewer --action-tokens"
+            f"the model at {endpoint.url} reads at most {limit} tokens; set agent.context_tokens to {limit}, and "
+            "agent.action_tokens to fewer"
         )
 
 
@@ -228,13 +229,12 @@ def checked(model: type[Model], /, **options: Any) -> Model:
         return model.model_validate(options)
     except ValidationError as error:
         place, fault = first_fault(error)
-        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {fault}" if place else fault) from error
+        raise ConfigError(f"--{place[0].replace('_', '-')}: {fault}" if place else fault) from error
 
 
-def checked_file(model: type[Model], content: Any, file: Path) -> Model:
-    """Return a settings model with the `content` of `file`. Raises ConfigError in one sentence that names file and key."""
+def key_in(variable: str | None) -> str | None:
+    """Return the key in an environment variable, if one is named. Raises ConfigError."""
     try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        place, fault = first_fault(error)
-        raise ConfigError(f"{file}: {'.'.join(place)}: {fault}" if place else f"{file}: {fault}") from error
+        return usable_key(variable or None) or None
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -77,6 +77,7 @@ class AgentQuestion:
     tools: ToolSettings
     ability: str
     equipment: Equipment = field(default_factory=Equipment)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     files_to: Path | None = None
     recorded: Trajectory | None = None
     tokenizer: Path | None = None
@@ -92,6 +93,13 @@ class AgentQuestion:
         """Those of the files that a model which sees gets with the question."""
         return tuple(data for data in self.files.values() if picture_kind(data) and len(data) <= PICTURE_BYTES)
 
+    @property
+    def one_kernel(self) -> SandboxSettings:
+        """Settings of one kernel whose workspace also has space for the files."""
+        extra = sum(map(len, self.files.values())) // MIB + 1 if self.files else 0
+        more = {"warm": 0, "max_live": 1, "workspace_mb": self.sandbox.workspace_mb + extra}
+        return self.sandbox.model_copy(update=more)
+
 
 async def answer(
     question: AgentQuestion,
@@ -106,8 +114,7 @@ async def answer(
     """
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
-        sandbox = _sandbox(question.files)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, sandbox))
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, question.one_kernel))
         kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"
@@ -141,13 +148,6 @@ async def _policy(stack: AsyncExitStack, question: AgentQuestion, tell: Callable
     folder = question.tokenizer
     tokenizer = EstimatingRenderer() if folder is None else ChatTokenizer.load(folder, question.agent)
     return RecordedPolicy(question.recorded.steps, question.agent, tokenizer), tokenizer
-
-
-def _sandbox(files: dict[str, bytes]) -> SandboxSettings:
-    """Settings of one kernel whose workspace also has space for the files."""
-    settings = SandboxSettings(warm=0, max_live=1)
-    extra = sum(map(len, files.values())) // MIB + 1 if files else 0
-    return settings.model_copy(update={"workspace_mb": settings.workspace_mb + extra})
 
 
 def _put(kernel: SandboxKernel, files: dict[str, bytes]) -> None:

@@ -1,26 +1,24 @@
 """`nbrl agent`: its options, its output, its saved notebook and its exit code."""
 
 import asyncio
-import os
 import secrets
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.stored import Trust, storage_at
+from nbrl.flows.cli.stored import Set, Trust, storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
 NOT_ANSWERED = 3
 
 
 def agent(
-    context: typer.Context,
     question: Annotated[str | None, typer.Argument(help="what the agent is to find out or to do")] = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")
@@ -37,45 +35,31 @@ def agent(
         str | None,
         typer.Option(metavar="NAME", help="the run's environment whose tools and passages are used; the first by default"),
     ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help="a recipe's name or YAML file, whose agent, rollout.tools, evaluate.sampling and sandbox are used",
+            autocompletion=completion.recipes,
+            show_default=False,
+        ),
+    ] = "",
+    set_: Set = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="name of the model; not needed if the server has only one")
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="the model's tokenizer, for exchanging token ids with a SGLang server")
     ] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="the environment variable that holds the key", autocompletion=completion.variables),
-    ] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="the environment variable that holds the key")] = None,
+    sees_images: Annotated[bool, typer.Option("--sees-images", help="send images from cells to a chat model")] = False,
     file: Annotated[
         list[Path] | None, typer.Option(metavar="PATH", help="a file to put into the agent's working folder; may be repeated")
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="passages for the tool search: .jsonl, or text with one passage per line")
+        Path | None,
+        typer.Option(metavar="FILE", help="passages for the tool search: a table as of environments, or text with one per line"),
     ] = None,
-    web: Annotated[
-        Literal["serper", "exa", "firecrawl"] | None,
-        typer.Option(help="engine of the tool search; its key is read from ENGINE_API_KEY"),
-    ] = None,
-    mcp: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COMMAND|URL", help="the tools of a Model Context Protocol server; may be repeated"),
-    ] = None,
-    tools: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="use exactly these built-in tools; repeat the option or separate names by commas",
-            autocompletion=completion.built_in_tools,
-        ),
-    ] = None,
-    tool_settings: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="settings of the tools, as under rollout.tools in a recipe")
-    ] = None,
-    ability: Annotated[str, typer.Option(metavar="NAME", help="use the tools that --tool-settings gives to this ability")] = "",
-    system_prompt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a system prompt of your own, with the placeholders {form} and {tools}")
-    ] = None,
+    ability: Annotated[str, typer.Option(metavar="NAME", help="use the tools that the settings give to this ability")] = "",
     replay: Annotated[
         str | None,
         typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY; tools answer as recorded there"),
@@ -83,28 +67,6 @@ def agent(
     root: Annotated[
         str, typer.Option(help="storage root of the run of --run, or of a RUN/TRAJECTORY to replay")
     ] = completion.ROOT,
-    max_steps: Annotated[int, typer.Option(help="maximum think-code-observe steps")] = 20,
-    context_tokens: Annotated[int, typer.Option(help="maximum tokens of prompt and action together")] = 25_600,
-    action_tokens: Annotated[int, typer.Option(help="maximum tokens of one action")] = 3_072,
-    trim: Annotated[
-        Literal["none", "hard", "soft"],
-        typer.Option(
-            help="when the context is full: end (none), keep the last and pinned steps (hard), or summarise the others (soft)"
-        ),
-    ] = "hard",
-    cell_timeout: Annotated[float, typer.Option(metavar="SECONDS", help="maximum time of one cell")] = 60.0,
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="maximum time in total")] = 1_800.0,
-    temperature: Annotated[float, typer.Option(help="sampling temperature; 0 always takes the likeliest token")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="sample among the likeliest tokens that together have this probability")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="sent with each request, for servers that sample by seed")] = None,
-    thinking: Annotated[
-        Literal["tag", "native"],
-        typer.Option(help="the model is asked to think in a tag, or is a reasoning model that thinks by itself"),
-    ] = "tag",
-    code_style: Annotated[
-        Literal["tag", "fence"], typer.Option(help="the model writes cells in a tag, or in a ```python block")
-    ] = "tag",
-    sees_images: Annotated[bool, typer.Option("--sees-images", help="send images from cells to a chat model")] = False,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE.ipynb", help="where to write the notebook; by default under a name with date and time"),
@@ -132,13 +94,10 @@ def agent(
 
     def work() -> None:
         with Importing():
-            from nbrl.agent.policy import Sampling
-            from nbrl.agent.settings import AgentSettings
-            from nbrl.agent.tools.library import Equipment
-            from nbrl.flows.ask.endpoint import Endpoint, checked
+            from nbrl.flows.ask.endpoint import Endpoint, key_in
+            from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
             from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
-            from nbrl.flows.ask.tools import ToolOptions, require_keys
-            from nbrl.flows.ask.trained import load, trained, verdict
+            from nbrl.flows.ask.replay import cells, load, verdict
             from nbrl.flows.display.trajectory import EpisodeSpinner, writable
             from nbrl.flows.display.trajectory import save as write
             from nbrl.tasks.errors import ConfigError
@@ -149,33 +108,16 @@ def agent(
             writable(path)
         if files_to is not None:
             check_folder(files_to)
-        given = _given(context)
-        _refuse_idle(given, endpoint, replay, run)
+        of_server = {"--model": model, "--api-key-env": api_key_env, "--sees-images": sees_images}
+        given = {"a question": question, "--endpoint": endpoint, **of_server, "--tokenizer": tokenizer, "--recipe": recipe}
+        given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root != completion.ROOT}
+        _refuse_idle(given, run, endpoint, replay)
         recorded = load(replay, root) if replay is not None else None
         question_text = question if question is not None or recorded is None else recorded.question
         if not question_text or not question_text.strip():
             raise ConfigError("there is no question; give one, or a recording by --replay")
-        # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
-        text = question_text.encode("utf-8", "replace").decode()
-        server = None
-        if endpoint is not None:
-            server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
-        played = None if recorded is None or server is not None else sum(step.kind == "cell" for step in recorded.steps)
-        names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
-        tell = _tell_nobody if quiet else say
-        limits: dict[str, Any] = {
-            "max_steps": max_steps if played is None else played,
-            "context_tokens": context_tokens,
-            "action_tokens": action_tokens,
-            "trim": trim,
-            "cell_timeout_s": cell_timeout,
-            "deadline_s": deadline,
-            "thinking": thinking,
-            "code_style": code_style,
-            **_own_prompt(system_prompt),
-        }
-        chosen: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
-        options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
+        played = recorded is not None and endpoint is None
+        key, overrides, report = key_in(api_key_env), set_ or [], (lambda _: None) if quiet else say
 
         def keep(trajectory: Any) -> None:
             kept.append(trajectory)
@@ -183,109 +125,63 @@ def agent(
                 write(path, trajectory)
 
         with ExitStack() as stack:
-            instruction = ""
             if run is not None:
                 with nullcontext() if quiet else err.status(f"starting {run}"):
-                    policy = stack.enter_context(trained(storage_at(root), run, environment, tell, trust))
-                server, instruction = policy.endpoint, policy.instruction
-                limits = policy.agent.model_dump() | _overriding(limits, given)
-                chosen = policy.sampling.model_dump() | _overriding(chosen, given)
-            if run is not None and not given & TOOLS:
-                available, equipment = policy.tools, policy.equipment
+                    serving = of_run(storage_at(root), run, environment, overrides, corpus, trust, report)
+                    equipped = stack.enter_context(serving)
             else:
-                available = options.settings(server, api_key_env, attached=bool(file))
-                equipment = Equipment(options.open_corpus(tell))
-            if recorded is None:
-                require_keys(available, ability)
+                equipped = of_recipe(recipe, overrides, corpus, bool(file), played, report)
+            check_tools(equipped, ability, recorded is not None)
+            config, server = equipped.config, equipped.endpoint
+            if endpoint is not None:
+                server = Endpoint(endpoint, model, key, tokenizer, sees_images, "seed" in config.model_fields_set)
+            limits = config.agent.model_copy(update={"max_steps": cells(recorded)} if recorded is not None and played else {})
             full_question = AgentQuestion(
-                text=text,
+                # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
+                text=question_text.encode("utf-8", "replace").decode(),
                 endpoint=server,
-                agent=checked(AgentSettings, **limits),
-                sampling=checked(Sampling, **chosen),
-                seed=seed or 0,
+                agent=limits,
+                sampling=config.evaluate.sampling,
+                seed=config.seed,
                 files=attachments(file or []),
                 files_to=files_to,
-                tools=available,
-                equipment=equipment,
+                tools=config.rollout.tools,
+                equipment=equipped.equipment,
+                sandbox=config.sandbox,
                 ability=ability,
                 recorded=recorded,
                 tokenizer=tokenizer,
-                instruction=instruction,
+                instruction=equipped.instruction,
             )
             with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
-                asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
-        if recorded is not None and played is not None and not quiet:
+                asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, report)))
+        if recorded is not None and played and not quiet:
             say(verdict(recorded, kept[0]))
 
     guard(work, stopped)
     _close(kept[0], path, json_, quiet)
 
 
-def _tell_nobody(_: str) -> None:
-    """Print nothing, for --quiet."""
-
-
-TOOLS = frozenset({"corpus", "web", "mcp", "tools", "tool_settings"})
-_ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_p", "seed", "sees_images")
-_SERVED = ("endpoint", "model", "api_key_env", "tokenizer", "sees_images", "replay")
-
-
-def _given(context: typer.Context) -> frozenset[str]:
-    """Return names of the parameters that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
-
-
-def _overriding(options: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
-    """Return those of the options that stand on the command line."""
-    return {name: value for name, value in options.items() if name.removesuffix("_s") in given}
-
-
-def _refuse_idle(given_names: frozenset[str], endpoint: str | None, replay: str | None, run: str | None) -> None:
+def _refuse_idle(given: dict[str, Any], run: str | None, endpoint: str | None, replay: str | None) -> None:
     """Raises ConfigError for an option that would have no effect, and if there is neither a model nor a recording."""
     from nbrl.tasks.errors import ConfigError
 
+    of_server = ["--model", "--api-key-env", "--sees-images"]
+    idle: dict[str, str] = {}
     if run is not None:
-        if other := [name for name in _SERVED if name in given_names]:
-            option = other[0].replace("_", "-")
-            raise ConfigError(f"--{option} does nothing beside --run, which serves the run's own policy; give one of them")
-        return
-    for name in ("environment", "trust"):
-        if name in given_names:
-            raise ConfigError(f"--{name} is of a run's; leave it out, or give --run")
-    if replay is None and "root" in given_names:
-        raise ConfigError("--root is where --run and --replay look for a run; leave it out, or give one of them")
-    if endpoint is None and replay is None:
-        raise ConfigError("no model given: pass --endpoint URL, --run RUN or --replay FILE")
-    if endpoint is None and (idle := [name for name in _ACTING if name in given_names]):
-        option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
-        raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")
-
-
-def _own_prompt(file: Path | None) -> dict[str, str]:
-    from nbrl.infra.paths import content
-    from nbrl.tasks.errors import ConfigError
-
-    if file is None:
-        return {}
-    try:
-        words = content(file).decode().replace("\r\n", "\n").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the system prompt {file} cannot be read as text: {error}") from error
-    if not words:
-        raise ConfigError(f"the system prompt {file} is empty; write in it what the agent is to know, or leave it out")
-    return {"system_prompt": words}
-
-
-def _key(variable: str | None) -> str | None:
-    from nbrl.tasks.errors import ConfigError
-
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key or not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the environment variable {variable} holds no key; set it, or name another by --api-key-env")
-    return key
+        others = ["--endpoint", *of_server, "--tokenizer", "--recipe", "--replay"]
+        idle = dict.fromkeys(others, "beside --run, which serves the run's own policy with the run's settings")
+    else:
+        idle = dict.fromkeys(["--environment", "--trust"], "without --run")
+        if endpoint is None and replay is None:
+            raise ConfigError("no model given: pass --endpoint URL, --run RUN or --replay FILE")
+        if replay is None:
+            idle["--root"] = "without --run or --replay"
+        elif endpoint is None:
+            idle |= dict.fromkeys(["a question", *of_server], "where recorded actions are played, without --endpoint")
+    for option, why in idle.items():
+        if given[option]:
+            raise ConfigError(f"{option} does nothing {why}; leave it out")
 
 
 def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> None:
@@ -301,7 +197,10 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
     if trajectory.failure:
         say(trajectory.failure, "red")
     elif trajectory.status is Status.TOKEN_LIMIT and not trajectory.steps:
-        say("the question and the tools leave no space for an action; raise --context-tokens or lower --action-tokens", "red")
+        say(
+            "the question and the tools leave no space for an action; raise agent.context_tokens or lower agent.action_tokens",
+            "red",
+        )
     elif not quiet:
         say(f"{trajectory.status} after {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s")
     if path is not None and trajectory.steps and not quiet:

@@ -94,12 +94,9 @@ def serve(
 
 def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
     from nbrl.infra.engine.settings import EngineSettings
-    from nbrl.tasks.errors import ConfigError
-    from nbrl.tasks.runs.recipes import from_settings
+    from nbrl.tasks.runs.recipes import check_acting, from_settings
 
-    for override in overrides:
-        if not override.startswith("engine."):
-            raise ConfigError(f"--set {override}: only settings of the engine act here, as in --set engine.threads=2")
+    check_acting(overrides, ("engine",))
     bare = [override.removeprefix("engine.") for override in overrides]
     return from_settings(EngineSettings, {"device": device, "port": port}, "the options", bare)
 
@@ -128,7 +125,8 @@ def _limits(url: str, key: str) -> str:
     least = min(asyncio.run(limits()), default=usual.context_tokens)
     if least >= usual.context_tokens:
         return ""
-    return f" --context-tokens {least} --action-tokens {max(8, least * usual.action_tokens // usual.context_tokens)}"
+    action = max(8, least * usual.action_tokens // usual.context_tokens)
+    return f" --set agent.context_tokens={least} --set agent.action_tokens={action}"
 
 
 def _called(model: str) -> str:

@@ -1,6 +1,7 @@
 """A recipe as a tree of settings before it is checked: files and their bases, overrides, paths, and the source of each key."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,9 @@ class RecipeTree:
         self._sources = _Sources()
 
     @classmethod
-    def read(cls, path: Path, find: Callable[[str, Path], Path]) -> "RecipeTree":
+    def read(cls, path: Path, find: Callable[[str, Path], Path], usual: Mapping[str, Any] | None = None) -> "RecipeTree":
         """Return the recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name that
-        stands in a recipe of some folder. Raises ConfigError.
+        stands in a recipe of some folder; `usual` are settings below all of them. Raises ConfigError.
         """
         chain: list[tuple[Path, Tree]] = []
         following: Path | None = path.absolute()
@@ -75,6 +76,7 @@ class RecipeTree:
                 raise ConfigError(f"{BASE} in {following} must be a recipe's name or path; it is {base!r}")
             following = find(base, following.parent).absolute() if base is not None else None
         tree = cls([file for file, _ in chain])
+        tree.settings |= deepcopy(dict(usual or {}))
         for file, settings in reversed(chain):
             _anchor(settings, file.parent)
             tree._lay(tree.settings, settings, str(file), "")

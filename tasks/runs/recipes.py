@@ -1,7 +1,8 @@
 """Makes a checked RunConfig from a recipe's YAML files and overrides, with errors that say what to do."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -43,24 +44,39 @@ def find(recipe: str, folder: Path | None = None) -> Path:
     raise ConfigError(f"there is no recipe {recipe!r}{named_by}{where}; {hint}")
 
 
-def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
+def load(recipe: str, overrides: Iterable[str] = (), usual: Mapping[str, Any] | None = None) -> RunConfig:
     """Load the recipe's RunConfig with `a.b=c` overrides. Raises ConfigError naming file or override, key and remedy.
 
-    Paths in a recipe are relative to the recipe's folder, paths in an override to the current folder.
+    Paths in a recipe are relative to its folder, paths in an override to the current folder. `usual` is below all of it.
     """
     path = find(recipe)
-    tree = RecipeTree.read(path, find)
+    tree = RecipeTree.read(path, find, usual)
     tree.override(list(overrides))
     tree.settings.setdefault("name", path.stem)
     return _checked(RunConfig, tree)
 
 
-def from_settings(settings: type[Settings], values: dict[str, Any], source: str, overrides: Iterable[str]) -> Settings:
+def from_settings(settings: type[Settings], values: Mapping[str, Any], source: str, overrides: Iterable[str]) -> Settings:
     """`values`, which come from `source`, with `a.b=c` overrides applied. Raises ConfigError naming override, key and remedy."""
     tree = RecipeTree([Path(source)])
-    tree.settings |= values
+    tree.settings |= deepcopy(dict(values))
     tree.override(list(overrides))
     return _checked(settings, tree)
+
+
+def check_acting(overrides: Iterable[str], acting: Sequence[str], idle: Sequence[str] = ()) -> None:
+    """Raises ConfigError for an override of a setting that a command does not use: `acting` are keys, or sections, that it
+    uses, but for `idle`.
+    """
+
+    def among(key: str, keys: Sequence[str]) -> bool:
+        return any(key == each or key.startswith(f"{each}.") for each in keys)
+
+    for override in overrides:
+        key = override.partition("=")[0]
+        if not among(key, acting) or among(key, idle):
+            but = f", but for {', '.join(idle)}" if idle else ""
+            raise ConfigError(f"--set {override}: only settings of {', '.join(acting)} act here{but}")
 
 
 def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:

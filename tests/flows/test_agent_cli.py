@@ -13,8 +13,8 @@ import nbformat
 import pytest
 
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.flows.cli.agent import _own_prompt
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.recipes import load as load_recipe
 from tests.flows.model_server import ModelServer, act, model_server
 from tests.flows.typed import REFUSE, REPOSITORY, nbrl
 from tests.processes import heed_interrupts
@@ -74,7 +74,7 @@ def test_a_question_is_answered_shown_and_saved(tmp_path: Path, speaks: bool) ->
 
 def test_the_trajectory_comes_as_json_and_nothing_is_saved(tmp_path: Path, speaks: bool) -> None:
     with model_server(act("print('\\ud800')"), act("submit_final_answer('ok')"), sglang=speaks) as server:
-        done = run(tmp_path, "q", "--endpoint", server.url, "--json", "--quiet", "--no-save", "--seed", "5")
+        done = run(tmp_path, "q", "--endpoint", server.url, "--json", "--quiet", "--no-save", "--set", "seed=5")
     assert (done.returncode, done.stderr) == (0, "")
     found = Trajectory.model_validate_json(done.stdout)
     assert (found.status, found.answer, len(found.steps)) == (Status.ANSWERED, "ok", 2)
@@ -86,7 +86,7 @@ def test_the_trajectory_comes_as_json_and_nothing_is_saved(tmp_path: Path, speak
 @pytest.mark.more
 def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "corpus.jsonl").write_text('{"text": "Tilo was born in Keldra."}\n"The Vorn is a river."\n')
+    (tmp_path / "corpus.jsonl").write_text('{"passage": "Tilo was born in Keldra."}\n{"passage": "The Vorn is a river."}\n')
     picture = (
         "import struct, zlib\nfrom IPython.display import Image\n"
         "part = lambda k, b: struct.pack('>I', len(b)) + k + b + struct.pack('>I', zlib.crc32(k + b))\n"
@@ -115,7 +115,7 @@ def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
 @pytest.mark.more
 def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bool) -> None:
     with model_server(act("x = 1"), sglang=speaks) as server:
-        done = run(tmp_path, "q", "--endpoint", server.url, "--max-steps", "2", "--save", "out.ipynb")
+        done = run(tmp_path, "q", "--endpoint", server.url, "--set", "agent.max_steps=2", "--save", "out.ipynb")
     assert (done.returncode, done.stdout) == (3, "")
     assert "step_limit after 2 steps" in done.stderr
     assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.nbrl.status == "step_limit"
@@ -126,9 +126,10 @@ def test_a_model_that_reads_less_than_it_may_be_given_is_refused(tmp_path: Path,
     with model_server(ANSWER, sglang=speaks) as server:
         server.limit = 8_192
         refused = run(tmp_path, "q", "--endpoint", server.url)
-        fits = run(tmp_path, "q", "--endpoint", server.url, "--model", "any", "--context-tokens", "8192", "--no-save")
+        smaller = ["--set", "agent.context_tokens=8192"]
+        fits = run(tmp_path, "q", "--endpoint", server.url, "--model", "any", *smaller, "--no-save")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "reads at most 8192 tokens; give --context-tokens 8192" in refused.stderr
+    assert "reads at most 8192 tokens; set agent.context_tokens to 8192" in refused.stderr
     assert not list(tmp_path.iterdir())
     assert fits.returncode == 3, fits.stderr
     assert "NameError" in fits.stderr
@@ -136,9 +137,10 @@ def test_a_model_that_reads_less_than_it_may_be_given_is_refused(tmp_path: Path,
 
 def test_a_question_without_room_for_an_action_says_so(tmp_path: Path) -> None:
     with model_server(ANSWER) as server:
-        done = run(tmp_path, "q", "--endpoint", server.url, "--context-tokens", "150", "--action-tokens", "64")
+        little = ["--set", "agent.context_tokens=150", "--set", "agent.action_tokens=64"]
+        done = run(tmp_path, "q", "--endpoint", server.url, *little)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "raise --context-tokens or lower --action-tokens" in done.stderr
+    assert "raise agent.context_tokens or lower agent.action_tokens" in done.stderr
 
 
 def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, speaks: bool) -> None:
@@ -161,8 +163,9 @@ def test_text_that_cannot_be_sent_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.more
 def test_abilities_and_own_tools_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('def double(n: int) -> int:\n    """Doubles a number."""\n    return 2 * n\n')
-    (tmp_path / "tools.yaml").write_text("abilities: {sums: [double], none: []}\nown: {double: mine:double}\n")
-    options = ["--tool-settings", "tools.yaml", "--ability", "sums", "--no-save"]
+    tools = "{abilities: {sums: [double], none: []}, own: {double: 'mine:double'}}"
+    (tmp_path / "tools.yaml").write_text(f"rollout: {{tools: {tools}}}\n")
+    options = ["--recipe", "tools.yaml", "--ability", "sums", "--no-save"]
     with model_server(act("submit_final_answer(double(21))")) as server:
         path = f"{REPOSITORY}{os.pathsep}{tmp_path}"
         done = run(tmp_path, "q", "--endpoint", server.url, *options, PYTHONPATH=path)
@@ -176,14 +179,10 @@ PIXEL = (
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("by_file", [True, False])
-def test_visual_qa_asks_the_model(tmp_path: Path, by_file: bool) -> None:
+def test_visual_qa_asks_the_model(tmp_path: Path) -> None:
     with model_server(act(PIXEL), "a dot") as server:
-        named = ["--model", "scripted", "--tools", "visual_qa"]
-        if by_file:
-            model = f"{{base_url: '{server.url}/v1', name: scripted, key: null}}"
-            (tmp_path / "tools.yaml").write_text(f"default: [visual_qa]\nmodel: {model}\n")
-            named = ["--tool-settings", "tools.yaml"]
+        model = f"{{base_url: '{server.url}/v1', name: scripted, key: null}}"
+        named = ["--set", "rollout.tools.default=[visual_qa]", "--set", f"rollout.tools.model={model}"]
         done = run(tmp_path, "q", "--endpoint", f"{server.url}/v1", *named, "--no-save")
     assert (done.returncode, done.stdout) == (0, "a dot\n"), done.stderr
     assert server.asked[1]["messages"][0]["content"][0]["text"] == "what is it?"
@@ -192,15 +191,14 @@ def test_visual_qa_asks_the_model(tmp_path: Path, by_file: bool) -> None:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("1: 2", "tools.yaml: 1: Keys should be strings"),
-        ("read_page: {max_chars: 1}", "tools.yaml: read_page.max_chars: Input should be greater"),
-        ("default: [serch]", "tools.yaml: there is no tool 'serch'"),
-        ("model: 3\ndefault: [visual_qa]", "tools.yaml: model: "),
+        ("{read_page: {max_chars: 1}}", "rollout.tools.read_page.max_chars in "),
+        ("{default: [serch]}", "there is no tool 'serch'"),
+        ("{model: 3, default: [visual_qa]}", "rollout.tools.model in "),
     ],
 )
-def test_a_file_of_tools_that_cannot_work_is_named_with_its_key(tmp_path: Path, written: str, words: str) -> None:
-    (tmp_path / "tools.yaml").write_text(written)
-    done = run(tmp_path, "q", "--endpoint", "http://127.0.0.1:9", "--tool-settings", "tools.yaml")
+def test_a_recipe_whose_tools_cannot_work_is_named_with_its_key(tmp_path: Path, written: str, words: str) -> None:
+    (tmp_path / "tools.yaml").write_text(f"rollout: {{tools: {written}}}")
+    done = run(tmp_path, "q", "--endpoint", "http://127.0.0.1:9", "--recipe", "tools.yaml")
     assert done.returncode == 1
     assert words in done.stderr
     assert done.stderr.count("nbrl: ") == 1
@@ -258,29 +256,21 @@ def _wait_for(server: ModelServer, requests: int) -> None:
     [
         (["--endpoint", "http://127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
         (["--endpoint", "ftp://x"], "is not an address"),
-        (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no key"),
+        (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no usable key"),
         (["--file", "missing.csv"], "there is no file missing.csv"),
         (["--corpus", "missing.txt"], "missing.txt cannot be read"),
-        (["--tools", "serch"], "did you mean 'search'"),
-        (["--tools", "search"], "give --corpus FILE or --web ENGINE"),
-        (["--tools", "visual_qa"], "name it by --model"),
-        (["--tools", "read_page", "--web", "exa"], "which --tools leaves out"),
-        (["--ability", "qa"], "give that file too"),
+        (["--ability", "qa"], "rollout.tools has no ability 'qa'"),
         (["--save", "a.ipynb", "--no-save"], "contradict"),
-        (["--mcp", "/no/such/program"], "the MCP server mcp cannot be reached"),
-        (["--mcp", "https://me:secret@host/mcp"], "without a name or password in it"),
-        (["--tool-settings", "missing.yaml"], "missing.yaml cannot be read"),
-        (["--max-steps", "0"], "--max-steps: "),
-        (["--context-tokens", "100"], "must be below context_tokens"),
-        (["--temperature", "-1"], "--temperature: "),
+        (["--set", "rollout.tools.mcp.mine.command=[/no/such/program]"], "the MCP server mine cannot be reached"),
+        (["--recipe", "missing.yaml"], "there is no recipe 'missing.yaml'"),
+        (["--recipe", os.devnull], "there is no recipe"),
+        (["--set", "agent.context_tokens=100"], "must be below context_tokens"),
         (["--save", "no/folder.ipynb"], "there is no folder no"),
         (["--tokenizer", "."], "tokenizer.json"),
         (["--sees-images"], "is for chat APIs"),
         (["--file", "no\x1b[2J"], "no\ufffd[2J"),
         (["--endpoint", "http://127.0.0.1:99999"], "is not an address"),
         (["--endpoint", f"http://{'a' * 70}.example"], "nothing answers at"),
-        (["--system-prompt", "no.txt"], "the system prompt no.txt cannot be read"),
-        (["--system-prompt", os.devnull], "is no regular file"),
     ],
 )
 def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
@@ -301,13 +291,11 @@ def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, option
 )
 def test_a_pipe_is_no_file_of_words(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "empty").write_text("\r\n")
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 40)
-    for name, words in (("pipe", "pipe is no regular file"), ("large", "has more than 128 MB"), ("empty", "is empty")):
-        with pytest.raises(ConfigError, match=words):
-            _own_prompt(tmp_path / name)
-    for options in (["--system-prompt"], ["--tool-settings"], ["--corpus"], ["--file"], ["--replay"]):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_recipe(str(tmp_path / "large"))
+    for options in (["--recipe"], ["--corpus"], ["--file"], ["--replay"]):
         done = run(tmp_path, "q", "--endpoint", "http://127.0.0.1:9", *options, "pipe")
         assert (done.returncode, done.stdout, done.stderr.count("nbrl: ")) == (1, "", 1)
         assert "pipe" in done.stderr
@@ -358,7 +346,6 @@ def test_an_installation_without_extras_is_enough_beside_a_project_with_folders_
     for name in ("tasks/__init__.py", "agent.py", "flows.py", "infra.py", "sandbox.py"):
         (project / name).write_text("raise RuntimeError('this module is the project's own')\n")
     (project / "mine.py").write_text(OWN_TOOL)
-    (project / "tools.yaml").write_text('default: [depth]\nown: {depth: "mine:depth"}\n')
     with model_server(act("x = 20"), act("submit_final_answer(x + depth('here'))"), sglang=True) as server:
         command = [
             str(venv / "bin/nbrl"),
@@ -368,8 +355,8 @@ def test_an_installation_without_extras_is_enough_beside_a_project_with_folders_
             server.url,
             "--no-save",
             "-q",
-            "--tool-settings",
-            "tools.yaml",
+            "--set",
+            "rollout.tools.own.depth=mine:depth",
         ]
         environment = os.environ | {"PYTHONPATH": "."}
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=project, env=environment, check=False)

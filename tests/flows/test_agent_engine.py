@@ -7,31 +7,19 @@ import pytest
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.server import EngineServer
-from nbrl.tasks.runs.recipes import load
 from tests.flows.test_agent_cli import run
 
 pytestmark = pytest.mark.more
 
-TINY_AGENT = load("tiny-cpu").agent
 QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."
 
 
 def ask(folder: Path, url: str, key: str) -> Trajectory:
     """What comes of the question, likeliest tokens only, under the prompt that the policy knows."""
-    (folder / "system.txt").write_text(TINY_AGENT.system_prompt)
     (folder / "corpus.txt").write_text(PASSAGE)
-    limits = [
-        "--context-tokens",
-        str(TINY_AGENT.context_tokens),
-        "--action-tokens",
-        "48",
-        "--max-steps",
-        "4",
-        "--temperature",
-        "0",
-    ]
-    told = ["--system-prompt", "system.txt", "--corpus", "corpus.txt", "--no-save", "--json", "--api-key-env", "MY_KEY"]
-    done = run(folder, QUESTION, "--endpoint", url, *limits, *told, MY_KEY=key)
+    told = ["--recipe", "tiny-cpu", "--set", "agent.action_tokens=48", "--set", "evaluate.sampling.temperature=0"]
+    others = ["--corpus", "corpus.txt", "--no-save", "--json", "--api-key-env", "MY_KEY"]
+    done = run(folder, QUESTION, "--endpoint", url, *told, *others, MY_KEY=key)
     assert done.returncode in (0, 3), done.stderr
     return Trajectory.model_validate_json(done.stdout)
 

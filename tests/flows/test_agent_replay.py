@@ -22,7 +22,7 @@ CELLS = [
     act("submit_final_answer(search('Keldra'))"),
 ]
 CORPUS = "Tilo was born in Keldra.\nKeldra lies on the Vorn.\n"
-OPTIONS = ["--context-tokens", "2000", "--action-tokens", "400"]
+OPTIONS = ["--set", "agent.context_tokens=2000", "--set", "agent.action_tokens=400"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("saved")
     (folder / "corpus.txt").write_text(CORPUS)
     (folder / "data.csv").write_text("a,b\n")
-    files = ["--corpus", "corpus.txt", "--file", "data.csv"]
+    files = ["--corpus", "corpus.txt", "--set", "rollout.tools.search.top_k=5", "--file", "data.csv"]
     with model_server(*CELLS) as server:
         done = run(folder, "Where?", "--endpoint", server.url, *files, *OPTIONS, "--save", "first.ipynb", "--json", "-q")
     assert done.returncode == 0, done.stderr
@@ -98,14 +98,16 @@ def test_a_cell_may_be_edited_before_it_is_replayed(saved: Path) -> None:
     [
         ([], "no model given: pass --endpoint URL, --run RUN or --replay FILE"),
         (["q", "--replay", "first.ipynb"], "a question does nothing where recorded actions are played"),
-        (["--replay", "first.ipynb", "--temperature", "1"], "--temperature does nothing where recorded actions are played"),
-        (["q", "--endpoint", "http://127.0.0.1:9", "--root", "x"], "--root is where --run and --replay look"),
+        (
+            ["--replay", "first.ipynb", "--set", "seed=1"],
+            "--set seed=1: only settings of agent, rollout.tools, sandbox, home act",
+        ),
+        (["q", "--endpoint", "http://127.0.0.1:9", "--root", "x"], "--root does nothing without --run or --replay"),
         (["--replay", "no.ipynb"], "there is no file no.ipynb to replay"),
         (["--replay", "nothing"], "there is no file nothing to replay"),
         (["--replay", "no/such"], "there are no trajectories of a run 'no'"),
         (["--replay", "data.csv"], "data.csv cannot be replayed: it is neither a notebook that nbrl saved nor"),
         (["--replay", "empty.ipynb"], "empty.ipynb cannot be replayed: it is neither a notebook that nbrl saved nor"),
-        (["--replay", "first.ipynb", "--tools", "visual_qa"], "leave it out of --tools"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_error(saved: Path, options: list[str], words: str) -> None:

@@ -91,8 +91,9 @@ def test_quiet_is_quiet_about_further_tries_too(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("by_file", [False, pytest.param(True, marks=pytest.mark.more)])
 def test_a_search_without_its_key_is_refused_before_the_model_is_asked(tmp_path: Path, engine: str, by_file: bool) -> None:
-    (tmp_path / "tools.yaml").write_text(f"default: [search]\nabilities: {{none: []}}\nsearch: {{engine: {engine}}}\n")
-    options = ["--tool-settings", "tools.yaml"] if by_file else ["--web", engine]
+    tools = f"{{default: [search], abilities: {{none: []}}, search: {{engine: {engine}}}}}"
+    (tmp_path / "tools.yaml").write_text(f"rollout: {{tools: {tools}}}\n")
+    options = ["--recipe", "tools.yaml"] if by_file else ["--set", f"rollout.tools.search.engine={engine}"]
     variable = f"{engine.upper()}_API_KEY"
     with model_server(act("submit_final_answer(1)")) as server:
         done = run(tmp_path, TASK, "--endpoint", server.url, *options, "--no-save", **{variable: " "})
@@ -108,15 +109,20 @@ def test_a_search_without_its_key_is_refused_before_the_model_is_asked(tmp_path:
 
 
 def test_visual_qa_without_its_key_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tools.yaml").write_text("default: [visual_qa]\nmodel: {base_url: 'http://127.0.0.1:9', name: m, key: NO_KEY}\n")
-    done = run(tmp_path, TASK, "--endpoint", "http://127.0.0.1:9", "--tool-settings", "tools.yaml", "--no-save")
+    tools = "{default: [visual_qa], model: {base_url: 'http://127.0.0.1:9', name: m, key: NO_KEY}}"
+    done = run(tmp_path, TASK, "--endpoint", "http://127.0.0.1:9", "--set", f"rollout.tools={tools}", "--no-save")
     assert done.returncode == 1
     assert "NO_KEY" in done.stderr
 
 
 @pytest.mark.parametrize(
     "options",
-    [["--endpoint", "foo"], ["--endpoint", "http://127.0.0.1:9"], ["--mcp", "/no/such/program"], ["--mcp", "true"]],
+    [
+        ["--endpoint", "foo"],
+        ["--endpoint", "http://127.0.0.1:9"],
+        ["--set", "rollout.tools.mcp.mine.command=[/no/such/program]"],
+        ["--set", "rollout.tools.mcp.mine.command=['true']"],
+    ],
 )
 def test_what_cannot_begin_is_an_error_and_shows_no_task(tmp_path: Path, options: list[str]) -> None:
     with model_server(act("submit_final_answer(1)")) as server:

@@ -132,10 +132,10 @@ def test_a_model_behind_a_server_answers_directly(home: Path, storage: Storage) 
 
 
 def test_the_agent_asks_the_policy_of_a_run_with_its_own_settings_and_passages(tmp_path: Path, storage: Storage) -> None:
-    line = [str(NBRL), "agent", "--run", "small@1", "--root", storage.settings.root, "--no-save", "--json", "--temperature", "0"]
+    line = [str(NBRL), "agent", "--run", "small@1", "--root", storage.settings.root, "--no-save", "--json"]
     question = storage.read_table("runs/small/data/held_out.parquet")["question"][1].as_py()
     done = subprocess.run(
-        [*line, "--max-steps", "2", question],
+        [*line, "--set", "agent.max_steps=2", "--set", "evaluate.sampling.temperature=0", question],
         capture_output=True,
         text=True,
         timeout=300,

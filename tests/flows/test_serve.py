@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from nbrl.agent.settings import AgentSettings
 from nbrl.flows.ask.endpoint import Endpoint, check_limit
+from nbrl.flows.ask.equipment import of_recipe
 from nbrl.flows.cli.serve import _limits
 from tests.agent.tool_server import Said, serving
 
@@ -21,7 +21,7 @@ def test_a_model_of_a_short_context_is_asked_with_options_that_fit(window: int) 
     with serving(Said({"data": [{"id": "m", "max_model_len": window}]})) as server:
         flags = shlex.split(_limits(server.url, "k"))
         assert server.asked[0].headers["authorization"] == "Bearer k"
-    assert flags[::2] == ["--context-tokens", "--action-tokens"]
-    settings = AgentSettings(context_tokens=int(flags[1]), action_tokens=int(flags[3]))
+    assert flags[::2] == ["--set", "--set"]
+    settings = of_recipe("", flags[1::2], None, False, False, print).config.agent
     check_limit(Endpoint("http://here"), {"m": window}, settings.context_tokens)
     assert settings.action_tokens <= settings.context_tokens / 8

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Refuse())
 """
 LATE = (
     "nbrl.agent.direct",
-    *(f"nbrl.flows.ask.{name}" for name in ("endpoint", "question", "tools", "trained")),
+    *(f"nbrl.flows.ask.{name}" for name in ("endpoint", "equipment", "question", "replay")),
     *(f"nbrl.flows.display.{name}" for name in ("listing", "trajectory")),
     *("nbrl.tasks.comparison.overview", "nbrl.tasks.runs.plan", "nbrl.tasks.runs.preflight", "nbrl.tasks.runs.recipes"),
     "pandas",  # which pyarrow looks for

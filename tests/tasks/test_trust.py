@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from nbrl.flows.ask.trained import trained
+from nbrl.flows.ask.equipment import of_run
 from nbrl.flows.deployed import TrainOrder
 from nbrl.flows.deployments import DeployOptions, deployments_of
 from nbrl.flows.evaluation_request import EvaluationRequest, planned
@@ -233,7 +233,7 @@ def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
         lambda: planned(EvaluationRequest(model="r", root=root)),
         lambda: deployments_of(DeployOptions(run="r", root=root)),
         lambda: deployments_of(DeployOptions(kind="evaluate", run="r", root=root)),
-        lambda: trained(storage, "r", None, print).__enter__(),
+        lambda: of_run(storage, "r", None, (), None, False, print).__enter__(),
     ):
         with pytest.raises(ConfigError, match=r"begun by another user .*\n  rollout\.tools\.mcp\.tool\.command: "):
             begin()
