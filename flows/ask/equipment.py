@@ -33,7 +33,7 @@ ALWAYS = ("agent", "rollout.tools", "sandbox", "home")  # settings that act on e
 SAMPLED = ("evaluate.sampling", "seed")  # where a model is asked
 SERVED = ("engine",)  # where the policy of a run is
 IDLE = ("sandbox.warm", "sandbox.max_live", "sandbox.cell_timeout_s")
-# What a recipe for questions may leave out, and the limits of one question that somebody waits for.
+# What a recipe for questions may leave out, and the limits of one question that a user waits for.
 USUAL = {
     "iterations": 0,
     "policy": {"path": "."},
