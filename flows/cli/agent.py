@@ -11,7 +11,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Set, Trust, storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
@@ -28,7 +27,7 @@ def agent(
         typer.Option(
             metavar="RUN[@N]",
             help="the policy of a run, which is served meanwhile, with the run's settings, tools and passages",
-            autocompletion=completion.models,
+            autocompletion=completion.runs,
         ),
     ] = None,
     environment: Annotated[
@@ -93,14 +92,13 @@ def agent(
         return f"what was done until then is in {path}" if path is not None and kept and kept[0].steps else "nothing is saved"
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.ask.endpoint import Endpoint, key_in
-            from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
-            from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
-            from nbrl.flows.ask.replay import cells, load, verdict
-            from nbrl.flows.display.trajectory import EpisodeSpinner, writable
-            from nbrl.flows.display.trajectory import save as write
-            from nbrl.tasks.errors import ConfigError
+        from nbrl.flows.ask.endpoint import Endpoint, key_in
+        from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
+        from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
+        from nbrl.flows.ask.replay import cells, load, verdict
+        from nbrl.flows.display.trajectory import EpisodeSpinner, writable
+        from nbrl.flows.display.trajectory import save as write
+        from nbrl.tasks.errors import ConfigError
 
         if save is not None and no_save:
             raise ConfigError("--save and --no-save contradict each other; give one of them")

@@ -8,7 +8,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, Set, Trust, storage_at
 from nbrl.flows.display.terminal import err, out, say
 
@@ -39,10 +38,9 @@ def audit(
     good: list[bool] = []
 
     def work() -> None:
-        with Importing():
-            from nbrl.infra.home import Home
-            from nbrl.infra.tracking import Tracking
-            from nbrl.tasks.audit.audit import Audit
+        from nbrl.infra.home import Home
+        from nbrl.infra.tracking import Tracking
+        from nbrl.tasks.audit.audit import Audit
 
         storage = storage_at(root)
         config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *TOLD) if tracking else RECOMPUTED)
@@ -80,17 +78,16 @@ def track(
     """
 
     def work() -> None:
-        with Importing():
-            from nbrl.infra.home import Home
-            from nbrl.infra.tracking import Tracking
-            from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
-            from nbrl.tasks.layout.runs import EVALUATIONS
-            from nbrl.tasks.runs.lease import check_free
-            from nbrl.tasks.runs.recipes import trusted_config
-            from nbrl.tasks.runs.run import checked_name, find_run
-            from nbrl.tasks.tracking.curves import curves_of
-            from nbrl.tasks.tracking.delivery import draw
-            from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
+        from nbrl.infra.home import Home
+        from nbrl.infra.tracking import Tracking
+        from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
+        from nbrl.tasks.layout.runs import EVALUATIONS
+        from nbrl.tasks.runs.lease import check_free
+        from nbrl.tasks.runs.recipes import trusted_config
+        from nbrl.tasks.runs.run import checked_name, find_run
+        from nbrl.tasks.tracking.curves import curves_of
+        from nbrl.tasks.tracking.delivery import draw
+        from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 
         storage = storage_at(root)
         if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:

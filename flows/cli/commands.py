@@ -12,7 +12,6 @@ from nbrl.flows.cli.data import data
 from nbrl.flows.cli.deploy import deploy, schedule
 from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
 from nbrl.flows.cli.prepare import prepare
@@ -83,9 +82,8 @@ def doctor(
     """Check sandbox, engine, Ray, a cluster's machines, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
 
     def work() -> bool:
-        with Importing():
-            from nbrl.flows.cli.doctor import checkup
-            from nbrl.tasks.runs.recipes import load
+        from nbrl.flows.cli.doctor import checkup
+        from nbrl.tasks.runs.recipes import load
 
         good = True
         for name, works, message in checkup(load(recipe, overrides or [])):
@@ -121,9 +119,8 @@ def ui(
     """Serve pages until Ctrl-C: trajectories of a storage, MLflow and Prefect."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.cli.ui import serve
-            from nbrl.infra.home import Home as LocalHome
+        from nbrl.flows.cli.ui import serve
+        from nbrl.infra.home import Home as LocalHome
 
         serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out)
 

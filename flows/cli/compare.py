@@ -9,7 +9,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
@@ -20,7 +19,7 @@ def compare(
         typer.Argument(
             metavar="RUN[@N]|EVALUATION…",
             help="two or more: a run, the evaluation of a run after N updates, or the name of an evaluation",
-            autocompletion=completion.compared,
+            autocompletion=completion.runs_and_evaluations,
         ),
     ],
     root: Root = ROOT,
@@ -37,13 +36,12 @@ def compare(
     """
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.display.comparison import render
-            from nbrl.flows.display.trajectory import put, writable
-            from nbrl.tasks.comparison import compare as logic
-            from nbrl.tasks.comparison.page import page
-            from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.runs.kept import fitting
+        from nbrl.flows.display.comparison import render
+        from nbrl.flows.display.trajectory import put, writable
+        from nbrl.tasks.comparison import compare as logic
+        from nbrl.tasks.comparison.page import page
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.runs.kept import fitting
 
         if picture is not None and picture.suffix.lower() != ".png":
             raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")

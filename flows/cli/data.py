@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.display.terminal import err, out, say
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published data sets as questions to train or evaluate on.")
@@ -19,8 +17,7 @@ def list_() -> None:
     """List the data sets that can be fetched."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
+        from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 
         table = Table("name", "on the hub", "splits", "rule", "licence")
         for name, each in CATALOGUE.items():
@@ -32,7 +29,7 @@ def list_() -> None:
 
 @data.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="a data set of `nbrl data list`", autocompletion=completion.data_sets)],
+    name: Annotated[str, typer.Argument(help="a data set of `nbrl data list`")],
     split: Annotated[str | None, typer.Option(help="split to fetch; the data set's first when left out")] = None,
     file: Annotated[
         Path | None, typer.Option(help="a file with the data set's own columns, instead of the hub", exists=True, dir_okay=False)
@@ -43,11 +40,10 @@ def fetch(
     """Write a split of a data set as Parquet files of questions and, where it has any, of passages to search in."""
 
     def work() -> None:
-        with Importing():
-            import pyarrow.parquet as pq
+        import pyarrow.parquet as pq
 
-            from nbrl.tasks.environments.datasets.fetch import convert, from_file, from_hub, published
-            from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.environments.datasets.fetch import convert, from_file, from_hub, published
+        from nbrl.tasks.errors import ConfigError
 
         known = published(name)
         chosen = split or known.splits[0]

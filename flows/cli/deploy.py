@@ -11,7 +11,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
 from nbrl.flows.display.terminal import out, say
@@ -65,9 +64,8 @@ def deploy(
     def work() -> None:
         given = os.environ.get(URL, "")
         with in_environment(checked_home(home), given):
-            with Importing():
-                from nbrl.flows.deployments import DeployOptions, deployments_of
-                from nbrl.flows.registration import answered, register, report_to
+            from nbrl.flows.deployments import DeployOptions, deployments_of
+            from nbrl.flows.registration import answered, register, report_to
 
             options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
             deployments = deployments_of(options)
@@ -97,9 +95,8 @@ def schedule(
 
     def work() -> None:
         with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
-            with Importing():
-                from nbrl.flows.deployments import DeployOptions, deployments_of
-                from nbrl.flows.registration import answered, report_to, serve
+            from nbrl.flows.deployments import DeployOptions, deployments_of
+            from nbrl.flows.registration import answered, report_to, serve
 
             options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
             deployments = deployments_of(options)

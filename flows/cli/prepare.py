@@ -9,7 +9,6 @@ from rich.table import Table
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, checked_home
 from nbrl.flows.display.terminal import out, plain, say
@@ -35,8 +34,7 @@ def prepare(
     begun: list[bool] = []
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.prepare.preflight import check, load, plan
+        from nbrl.tasks.prepare.preflight import check, load, plan
 
         settings, target = load(recipe, set_ or []), expanded(folder).absolute()
         counts = check(settings, target)

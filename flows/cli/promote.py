@@ -8,7 +8,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, Set, Trust, root_flag, storage_at
 from nbrl.flows.display.terminal import out, say
 
@@ -19,7 +18,7 @@ def promote(
         typer.Argument(
             metavar="RUN[@N]",
             help="a run, and the number of updates of its checkpoint; the newest one without",
-            autocompletion=completion.models,
+            autocompletion=completion.runs,
         ),
     ],
     root: Root = ROOT,
@@ -32,14 +31,13 @@ def promote(
     """
 
     def work() -> None:
-        with Importing():
-            from nbrl.infra.errors import ServerError
-            from nbrl.infra.home import Home
-            from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.runs.checkpoints import named
-            from nbrl.tasks.runs.recipes import trusted_config
-            from nbrl.tasks.tracking.promote import promote as make_champion
-            from nbrl.tasks.tracking.promote import show_champion
+        from nbrl.infra.errors import ServerError
+        from nbrl.infra.home import Home
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.runs.checkpoints import named
+        from nbrl.tasks.runs.recipes import trusted_config
+        from nbrl.tasks.tracking.promote import promote as make_champion
+        from nbrl.tasks.tracking.promote import show_champion
 
         for each in set_ or []:
             key = each.partition("=")[0]

@@ -6,7 +6,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Restarts, Root, Set, TakeOver, Trust, storage_at, with_restarts
 from nbrl.flows.cli.train import train_run
 
@@ -33,11 +32,10 @@ def resume(
     chosen: list[tuple[int, str]] = []
 
     def prepare() -> tuple[Any, str]:
-        with Importing():
-            from nbrl.tasks.runs.preflight import preflight
-            from nbrl.tasks.runs.recipes import trusted_config
-            from nbrl.tasks.runs.redo import parse
-            from nbrl.tasks.runs.run import checked_name
+        from nbrl.tasks.runs.preflight import preflight
+        from nbrl.tasks.runs.recipes import trusted_config
+        from nbrl.tasks.runs.redo import parse
+        from nbrl.tasks.runs.run import checked_name
 
         if redo is not None:
             chosen.append(parse(redo))

@@ -9,7 +9,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
 from nbrl.flows.display.terminal import err, out
 
@@ -27,7 +26,7 @@ def serve(
         typer.Argument(
             metavar="RUN[@N]|FOLDER",
             help="the newest checkpoint of a run, that after N updates, or a model folder",
-            autocompletion=completion.models,
+            autocompletion=completion.runs,
         ),
     ],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
@@ -38,7 +37,6 @@ def serve(
         typer.Option(
             metavar="NAME",
             help="environment variable with the key that every request must bring",
-            autocompletion=completion.variables,
             show_default="a key is made, and shown",
         ),
     ] = "",
@@ -53,15 +51,14 @@ def serve(
     """
 
     def work() -> None:
-        with Importing():
-            from nbrl.agent.http.client import usable_key
-            from nbrl.infra.engine.command import Door
-            from nbrl.infra.engine.server import launch, wait
-            from nbrl.infra.engine.settings import new_key
-            from nbrl.infra.home import Home as LocalHome
-            from nbrl.infra.process.identity import told
-            from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.evaluation.subject import folder_of
+        from nbrl.agent.http.client import usable_key
+        from nbrl.infra.engine.command import Door
+        from nbrl.infra.engine.server import launch, wait
+        from nbrl.infra.engine.settings import new_key
+        from nbrl.infra.home import Home as LocalHome
+        from nbrl.infra.process.identity import told
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.evaluation.subject import folder_of
 
         try:
             key = usable_key(api_key_env or None)

@@ -9,7 +9,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
@@ -30,9 +29,8 @@ def runs(
 
 
 def _runs(storage: "Storage", as_json: bool = False) -> None:
-    with Importing():
-        from nbrl.flows.display.tables import overview
-        from nbrl.tasks.comparison import overview as logic
+    from nbrl.flows.display.tables import overview
+    from nbrl.tasks.comparison import overview as logic
 
     rows = logic.overview(storage)
     if as_json:
@@ -48,26 +46,18 @@ def show(
             metavar="RUN[@N][/TRAJECTORY]",
             help="with the name of a run or evaluation, list its trajectories, those of the evaluation after N updates with @N; "
             "with an id, show that one; without, list all runs",
-            autocompletion=completion.compared,
+            autocompletion=completion.runs_and_evaluations,
         ),
     ] = None,
     root: Root = ROOT,
     limit: Annotated[
         int, typer.Option(min=1, help="maximum rows of a list of trajectories, of which the newest come first")
     ] = 40,
-    status: Annotated[
-        str, typer.Option(help="list those that ended like this", autocompletion=completion.statuses, show_default=False)
-    ] = "",
-    iteration: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="list those of this iteration", autocompletion=completion.iterations)
-    ] = None,
+    status: Annotated[str, typer.Option(help="list those that ended like this", show_default=False)] = "",
+    iteration: Annotated[int | None, typer.Option(min=1, metavar="N", help="list those of this iteration")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="list those of held-out evaluations")] = False,
-    ability: Annotated[
-        str, typer.Option(help="list those of this ability", autocompletion=completion.abilities, show_default=False)
-    ] = "",
-    environment: Annotated[
-        str, typer.Option(help="list those of this environment", autocompletion=completion.environments, show_default=False)
-    ] = "",
+    ability: Annotated[str, typer.Option(help="list those of this ability", show_default=False)] = "",
+    environment: Annotated[str, typer.Option(help="list those of this environment", show_default=False)] = "",
     best: Annotated[int | None, typer.Option(min=1, metavar="N", help="list the N with the highest rewards")] = None,
     worst: Annotated[int | None, typer.Option(min=1, metavar="N", help="list the N with the lowest rewards")] = None,
     group: Annotated[
@@ -86,9 +76,8 @@ def show(
     """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.display.listing import Wanted
-            from nbrl.tasks.runs.checkpoints import named
+        from nbrl.flows.display.listing import Wanted
+        from nbrl.tasks.runs.checkpoints import named
 
         name, _, identity = (trajectory or "").partition("/")
         run, updates = named(name) if trajectory is not None else ("", None)
@@ -140,10 +129,9 @@ def _show(
     notebook: Path | None,
     html: Path | None,
 ) -> None:
-    with Importing():
-        from nbrl.flows.display.listing import find, listing
-        from nbrl.flows.display.trajectory import put, render, save, side_by_side, writable
-        from nbrl.tasks.runs.kept import fitting
+    from nbrl.flows.display.listing import find, listing
+    from nbrl.flows.display.trajectory import put, render, save, side_by_side, writable
+    from nbrl.tasks.runs.kept import fitting
 
     with fitting(run):
         if group:

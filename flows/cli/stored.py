@@ -8,7 +8,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
@@ -57,10 +56,9 @@ def export(
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.flows.cli.export import closing
-            from nbrl.flows.cli.export import export as write
-            from nbrl.tasks.runs.run import checked_name
+        from nbrl.flows.cli.export import closing
+        from nbrl.flows.cli.export import export as write
+        from nbrl.tasks.runs.run import checked_name
 
         source = write(storage_at(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
         out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)

@@ -7,7 +7,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.display.terminal import out, say
@@ -30,9 +29,8 @@ def train(
     """Train a policy: evaluate, iterate, evaluate. Prints at the end a table, a learning curve and the next commands."""
 
     def prepare() -> tuple[Any, str] | None:
-        with Importing():
-            from nbrl.tasks.runs.preflight import prepared
-            from nbrl.tasks.runs.run import checked_name, new_name
+        from nbrl.tasks.runs.preflight import prepared
+        from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
         start = prepared(recipe, with_restarts(set_, restarts), "train", name)

@@ -8,7 +8,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
 from nbrl.flows.display.terminal import out
@@ -60,8 +59,7 @@ def warmstart(
     begun: list[bool] = []
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
+        from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 
         storage = storage_at(root)
         settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
@@ -116,8 +114,7 @@ def distill(
     """Write what a run did right in its training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
 
     def work() -> None:
-        with Importing():
-            from nbrl.tasks.warmstart.recipe import write
+        from nbrl.tasks.warmstart.recipe import write
 
         count = write(storage_at(root), run, best, expanded(file))
         shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")

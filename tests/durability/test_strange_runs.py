@@ -147,9 +147,8 @@ def gone_on_with(storage: Storage, home: Path) -> None:
 def offered(root: Path) -> None:
     """What a shell completes of the run."""
     context = typer.Context(click.Command("show"))
-    context.params, context.args = {"root": str(root)}, [RUN]
-    for each in (completion.models, completion.compared, completion.iterations, completion.abilities, completion.environments):
-        assert all(re.fullmatch(r"[\w.@+-]+", word) for word in each(context, ""))
+    context.params = {"root": str(root)}
+    assert all(re.fullmatch(r"[\w.@+-]+", word) for word in completion.runs_and_evaluations(context, ""))
 
 
 def told(storage: Storage, home: Path) -> None:
