@@ -20,14 +20,14 @@ from nbrl.infra import ray_cluster
 from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import PrepareError
 from nbrl.tasks.prepare.card import Card, finished, write
-from nbrl.tasks.prepare.endpoint import asker
 from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
-from nbrl.tasks.prepare.stages import ANSWERS, REPLIES, StageResult, Stages, check_whole, identity, opened, read_answers
+from nbrl.tasks.prepare.stages import ANSWERS, StageResult, Stages, check_whole, identity, opened, read_answers
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.services.progress import Progress, timed
@@ -50,7 +50,6 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
             return card
         progress.begin(f"preparing {folder}")
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
-        replies = settings.replies or folder / REPLIES
         chain = Chain(Stages(storage, progress.say), progress)
         files = {kind: [wanted[f"{kind}.{name}"] for name in wanted[kind]] for kind in ("sources", "evaluation")}
 
@@ -60,7 +59,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
             "decontaminate", [decisive(settings.decontaminate), files["evaluation"]], partial(_decontaminate, settings)
         )
         if settings.rate is not None:
-            await chain.run("rate", decisive(settings.rate), partial(_rate, settings.rate, replies, progress))
+            await chain.run("rate", decisive(settings.rate), partial(_rate, settings.rate, settings.ratings or folder, progress))
             await chain.run("filter-ratings", decisive(settings.filter), lambda rows: by_ratings(rows, settings.filter))
         if settings.difficulty is not None:
             await chain.run("difficulty", wanted[ANSWERS], partial(_difficulty, settings.difficulty))
@@ -111,9 +110,8 @@ def _decontaminate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
     return decontaminate(rows, evaluation, settings.decontaminate, map_tables)
 
 
-async def _rate(settings: RateSettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
-    async with asker(settings, replies, progress.say) as model:
-        return await rate(rows, settings, model, progress)
+async def _rate(settings: RateSettings, ratings: Path, progress: Progress, rows: pa.Table) -> pa.Table:
+    return await rate(rows, settings, Storage(StorageSettings(root=str(ratings))), progress)
 
 
 def _difficulty(settings: DifficultySettings, rows: pa.Table) -> pa.Table:

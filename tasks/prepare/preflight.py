@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.http.client import usable_key
 from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.prepare.endpoint import key_of
 from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.stages import check_folder, identity
@@ -30,9 +30,12 @@ class Counts(NamedTuple):
 def check(settings: PrepareSettings, folder: Path) -> Counts:
     """Read every file and look at keys, packages and the output folder; nothing is written. Raises ConfigError."""
     if settings.rate is not None:
-        key_of(settings.rate)
-    if settings.replies is not None and not settings.replies.absolute().parent.is_dir():
-        raise ConfigError(f"replies names a file in {settings.replies.absolute().parent}, which is no folder; make it first")
+        try:
+            usable_key(settings.rate.key)
+        except ValueError as error:
+            raise ConfigError(f"rate.key: {error}, or set rate.key to null if the server needs none") from error
+    if settings.ratings is not None and settings.ratings.exists() and not settings.ratings.is_dir():
+        raise ConfigError(f"ratings names {settings.ratings}, which is a file; name a folder")
     evaluation = {file.name: len(read_evaluation(file)) for file in settings.evaluation}
     table = unify(settings.sources)
     usable = table.filter(pc.is_null(table[DROPPED]))
@@ -57,7 +60,7 @@ def plan(settings: PrepareSettings, folder: Path, counts: Counts) -> str:
     total = sum(counts.usable.values())
     if settings.rate is not None:
         lines.append(
-            f"rate: {settings.rate.model} at {settings.rate.base_url}, at most {total} questions, one request each and up to "
+            f"rate: {settings.rate.name} at {settings.rate.base_url}, at most {total} questions, one request each and up to "
             f"{settings.rate.attempts} where its reply cannot be read"
         )
     if settings.difficulty is not None:
@@ -94,6 +97,6 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
     lists = [each for each in (values.get("sources"), values.get("evaluation")) if isinstance(each, list)]
     items = [(item, "path") for each in lists for item in each if isinstance(item, dict)]
     difficulty = values.get("difficulty")
-    for item, key in [*items, (values, "replies"), (difficulty if isinstance(difficulty, dict) else {}, "root")]:
+    for item, key in [*items, (values, "ratings"), (difficulty if isinstance(difficulty, dict) else {}, "root")]:
         if isinstance(item.get(key), str) and item[key] and "://" not in item[key]:
             item[key] = str(Path(folder, expanded(item[key])).absolute())

@@ -11,15 +11,18 @@ import pyarrow as pa
 
 from nbrl.agent.messages import Message
 from nbrl.agent.trajectory import Status
+from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import PrepareError
-from nbrl.tasks.prepare.endpoint import Asker, NoReplyError, each
 from nbrl.tasks.prepare.rows import marked
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
+from nbrl.tasks.reward.judge.ask import Grading, ask_all
 from nbrl.tasks.services.progress import Progress
 
 UNRATED = "unrated"
 STAGE = "rate"
-SHOWN_CHARS, SHOWN_ANSWERS = 80, 5
+SHOWN_ANSWERS = 5  # of a question, to the rater
+FAILED_IN_A_ROW = 8  # questions: then the server is at fault, or the model
+VALUES = (-1, 0, 1)
 INSTRUCTIONS = """You rate questions that come with their reference answers. Rate two properties as -1, 0 or 1.
 
 objectivity
@@ -41,24 +44,24 @@ DIFFICULTY = "difficulty"
 
 
 class Unrated:
-    """The questions that stay unrated, by row, each with the reason."""
+    """The questions that stay unrated, each with the reason."""
 
-    def __init__(self, stage: str, rows: int, by: str, allowed: float) -> None:
-        self._stage, self._rows, self._by, self._allowed = stage, rows, by, allowed
-        self._reasons: dict[int, str] = {}
+    def __init__(self, stage: str, questions: int, by: str, allowed: float) -> None:
+        self._stage, self._questions, self._by, self._allowed = stage, questions, by, allowed
+        self._reasons: dict[str, str] = {}
 
-    def add(self, row: int, reason: str) -> None:
+    def add(self, question: str, reason: str) -> None:
         """Raises PrepareError once they are too many."""
-        self._reasons[row] = reason
-        if len(self._reasons) > self._allowed * self._rows:
+        self._reasons[question] = reason
+        if len(self._reasons) > self._allowed * self._questions:
             raise PrepareError(
-                f"{self._stage}: {len(self._reasons)} of {self._rows} questions could not be rated {self._by}, more than "
+                f"{self._stage}: {len(self._reasons)} of {self._questions} questions could not be rated by {self._by}, more than "
                 f"{self._stage}.max_unrated ({self._allowed:g}) allows; the last one because {reason}"
             )
 
     def mark(self, questions: pa.Table) -> pa.Table:
         """Return the questions, of which the unrated ones are dropped."""
-        reasons = map(self._reasons.get, range(self._rows))
+        reasons = map(self._reasons.get, questions["question"].to_pylist())
         return marked(questions, [None if reason is None else (UNRATED, reason) for reason in reasons])
 
 
@@ -85,45 +88,63 @@ def read_verdict(reply: str) -> Verdict | None:
     if sorted(key for key, _ in pairs) != ["objectivity", "temporal_stability"]:
         return None
     values = dict(pairs)
-    if any(type(value) is not int or value not in (-1, 0, 1) for value in values.values()):
+    if any(type(value) is not int or value not in VALUES for value in values.values()):
         return None
     return Verdict(values["objectivity"], values["temporal_stability"])
 
 
-async def rate(questions: pa.Table, settings: RateSettings, asker: Asker, progress: Progress) -> pa.Table:
+class RatedQuestion(NamedTuple):
+    """What a rater reads of a question."""
+
+    question: str
+    answers: tuple[str, ...]
+
+
+def grading_of(settings: RateSettings) -> Grading[RatedQuestion]:
+    """Return how the rater of these settings is asked; a grade is both values as text."""
+    values = [f"{objectivity} {stability}" for objectivity in VALUES for stability in VALUES]
+    return Grading("rate", settings, [INSTRUCTIONS], values, _messages, _read)
+
+
+async def rate(questions: pa.Table, settings: RateSettings, ratings: Storage, progress: Progress) -> pa.Table:
     """Return the questions with the columns `objectivity` and `stability`, marked; what cannot be rated is dropped.
 
-    Raises PrepareError if too many cannot, or the server fails.
+    Raises PrepareError if too many cannot, in all or in a row.
     """
     rows = questions.select(["question", "answers"]).to_pylist()
-    verdicts: list[Verdict | None] = [None] * len(rows)
-    unrated = Unrated(STAGE, len(rows), f"by {settings.model}", settings.max_unrated)
+    items = [RatedQuestion(row["question"], tuple(row["answers"][:SHOWN_ANSWERS])) for row in rows]
+    unrated = Unrated(STAGE, len(rows), settings.name, settings.max_unrated)
+    done, in_a_row = 0, 0
 
-    async def one(place: int) -> None:
-        reply = ""
-        try:
-            for attempt in range(settings.attempts):
-                reply = await asker.reply(_messages(rows[place], again=attempt > 0), attempt)
-                if (verdict := read_verdict(reply)) is not None:
-                    verdicts[place] = verdict
-                    return
-        except NoReplyError as error:
-            unrated.add(place, str(error))
-            return
-        unrated.add(
-            place, f"{settings.attempts} replies could not be read, the last was {' '.join(reply.split())[:SHOWN_CHARS]!r}"
-        )
+    def count(failures: int) -> None:
+        nonlocal done, in_a_row
+        done, in_a_row = done + 1, failures
+        progress.advanced(STAGE, done, len(rows))
 
-    await each(range(len(rows)), settings.concurrency, one, lambda done: progress.advanced(STAGE, done, len(rows)))
-    for name in Verdict._fields:
-        values = [None if verdict is None else getattr(verdict, name) for verdict in verdicts]
-        questions = questions.append_column(name, pa.array(values, pa.int8()))
+    def failed(item: RatedQuestion, reason: str) -> None:
+        count(in_a_row + 1)
+        unrated.add(item.question, reason)
+        if in_a_row >= FAILED_IN_A_ROW:
+            raise PrepareError(
+                f"{FAILED_IN_A_ROW} questions in a row could not be rated, the last one because {reason}\n"
+                "All ratings so far are kept: run the same command again once that is put right."
+            )
+
+    grades = await ask_all(dict.fromkeys(items), grading_of(settings), ratings, progress.say, failed, lambda _: count(0))
+    verdicts = [[int(value) for value in grades[item].split()] if item in grades else [None, None] for item in items]
+    for place, name in enumerate(Verdict._fields):
+        questions = questions.append_column(name, pa.array([verdict[place] for verdict in verdicts], pa.int8()))
     return unrated.mark(questions)
 
 
-def _messages(row: Mapping[str, Any], again: bool) -> list[Message]:
-    asked = json.dumps({"question": row["question"], "answers": row["answers"][:SHOWN_ANSWERS]}, ensure_ascii=False)
-    return [Message("system", INSTRUCTIONS), Message("user", f"{asked}\n\n{AGAIN}" if again else asked)]
+def _messages(asked: RatedQuestion, again: bool) -> list[Message]:
+    text = json.dumps(asked._asdict(), ensure_ascii=False)
+    return [Message("system", INSTRUCTIONS), Message("user", f"{text}\n\n{AGAIN}" if again else text)]
+
+
+def _read(reply: str) -> str | None:
+    verdict = read_verdict(reply)
+    return verdict and f"{verdict.objectivity} {verdict.stability}"
 
 
 def difficulty(questions: pa.Table, settings: DifficultySettings, answers: pa.Table) -> pa.Table:
@@ -136,13 +157,13 @@ def difficulty(questions: pa.Table, settings: DifficultySettings, answers: pa.Ta
     for row in answers.select(["question", "status", "success", "unscored", "failure"]).to_pylist():
         samples[row["question"]].append(row)
     rates: list[float | None] = []
-    unrated = Unrated(DIFFICULTY, len(questions), f"by the evaluation {settings.evaluation}", settings.max_unrated)
-    for place, question in enumerate(questions["question"].to_pylist()):
+    unrated = Unrated(DIFFICULTY, len(questions), f"the evaluation {settings.evaluation}", settings.max_unrated)
+    for question in questions["question"].to_pylist():
         given = samples.get(question, [])
         fault = next((each["failure"] or each["unscored"] for each in given if _is_faulty(each)), "")
         rates.append(None if fault or not given else fmean(each["success"] for each in given))
         if rates[-1] is None:
-            unrated.add(place, f"a sample has no score: {fault}" if fault else "it was not asked there")
+            unrated.add(question, f"a sample has no score: {fault}" if fault else "it was not asked there")
     return unrated.mark(questions.append_column("pass_rate", pa.array(rates, pa.float64())))
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean
 from nbrl.tasks.layout.runs import NAME as RUN_NAME
+from nbrl.tasks.reward.judge.settings import GraderSettings
 from nbrl.tasks.reward.rules.rule import Rule
 
 # A path is excluded from the dump: the digest of the file decides, wherever it lies.
@@ -99,33 +99,10 @@ class DecontaminateSettings(SimilaritySettings):
     )
 
 
-class RateSettings(ClosedModel):
+class RateSettings(GraderSettings):
     """A model that rates each question's objectivity and temporal stability as -1, 0 or 1."""
 
-    base_url: str = Field(
-        description="an OpenAI-compatible server: what stands before /chat/completions, such as https://host/v1",
-        json_schema_extra=FREE,
-    )
-    model: str = Field(min_length=1, description="the server's name of the model")
-    key_variable: str | None = Field(
-        None,
-        min_length=1,
-        description="environment variable that holds the server's key; no key is sent when not set",
-        json_schema_extra=FREE,
-    )
-    concurrency: int = Field(16, ge=1, le=1024, description="requests at once", json_schema_extra=FREE)
-    timeout_s: float = Field(120, gt=0, description="maximum seconds for one reply", json_schema_extra=FREE)
-    max_tokens: int = Field(1024, ge=1, description="maximum tokens of a reply, thinking included")
-    seeded: bool = Field(False, description="send the number of the reply to a question as its seed; not every server takes one")
-    temperature: float = Field(0.0, ge=0, description="sampling temperature")
-    attempts: int = Field(3, ge=1, le=20, description="replies asked for, at most, until one can be read")
     max_unrated: float = Field(0.02, ge=0, le=1, description=UNRATED, json_schema_extra=FREE)
-
-    @field_validator("base_url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        check_address(value)
-        return value.rstrip("/")
 
 
 class DifficultySettings(ClosedModel):
@@ -179,10 +156,10 @@ class PrepareSettings(ClosedModel):
     difficulty: DifficultySettings | None = None
     filter: FilterSettings = FilterSettings()
     split: SplitSettings = SplitSettings()
-    replies: Path | None = Field(
+    ratings: Path | None = Field(
         None,
-        description="SQLite file in which models' replies are kept; preparations that name the same file ask for each once. "
-        "replies.sqlite in the output folder when not set",
+        description="folder in which ratings are kept, by default the output folder; preparations that name the same one pay for "
+        "each rating once",
         json_schema_extra=FREE,
     )
     ray: RaySettings = Field(RaySettings(), json_schema_extra=FREE)
@@ -197,6 +174,6 @@ class PrepareSettings(ClosedModel):
                 raise ValueError(f"filter.{useless[0]} does nothing without the section {section}; set it or take the key out")
         if not self.evaluation and "decontaminate" in self.model_fields_set:
             raise ValueError("decontaminate does nothing without evaluation files; list them or take the section out")
-        if self.replies is not None and self.rate is None:
-            raise ValueError("replies does nothing without rate; take it out")
+        if self.ratings is not None and self.rate is None:
+            raise ValueError("ratings does nothing without rate; take it out")
         return self

@@ -24,7 +24,7 @@ Identity = dict[str, Any]
 SHOWN_CHARS = 60  # of a value
 PREPARATION, LOCK = "preparation.json", ".lock"
 ANSWERS = "difficulty.answers"
-STAGES, REPLIES = "stages", "replies.sqlite"
+STAGES = "stages"
 SHOWN = 3  # differences named at once
 VERSION = 1  # of the stages' code: a higher number has all stages done again
 
@@ -74,8 +74,8 @@ def check_folder(folder: Path, wanted: Identity) -> None:
     if storage.exists(PREPARATION):
         if differs := differences(storage.read_json(PREPARATION), wanted):
             raise ConfigError(
-                f"{folder} holds another preparation: {'; '.join(differs[:SHOWN])}. Choose another --out; `replies` can name "
-                f"{folder / REPLIES}, so that no model is asked twice"
+                f"{folder} holds another preparation: {'; '.join(differs[:SHOWN])}. Choose another --out; `ratings` can name "
+                f"{folder}, so that no rating is paid for twice"
             )
     elif folder.is_dir() and (others := [each.name for each in folder.iterdir() if not each.name.startswith(".")]):
         raise ConfigError(f"{folder} holds other files, such as {sorted(others)[0]!r}; choose an empty folder or a new one")

@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def recipe(folder: Path, server: Rater) -> Path:
-    rater = {"base_url": server.url, "model": "double", "key_variable": "RATER_KEY", "concurrency": CONCURRENCY}
+    rater = {"base_url": server.url, "name": "double", "key": "RATER_KEY", "concurrency": CONCURRENCY}
     settings = {
         "sources": [
             {"name": "ships", "path": "ships.jsonl", "licence": "MIT", "rule": "number"}
@@ -84,8 +84,8 @@ def command(folder: Path, server: Rater, out: str) -> list[str]:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    """All that a preparation made, but for the replies, which hold the order in which they came."""
-    kept = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith((".", "replies"))]
+    """All that a preparation made."""
+    kept = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
 
 

@@ -12,10 +12,8 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout.runs import JUDGEMENTS
-from nbrl.tasks.reward.judge.ask import NEUTRAL
 from nbrl.tasks.reward.judge.graded import graded
-from nbrl.tasks.reward.judge.grades import find, keep, key_of
-from nbrl.tasks.reward.judge.prompt import JudgedAnswer
+from nbrl.tasks.reward.judge.prompt import NEUTRAL, JudgedAnswer, grading_of
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import judge
@@ -23,6 +21,7 @@ from tests.tasks.grader import Grader, grading
 
 ASKED = JudgedAnswer("Which year?", ("1844",), "in 1844")
 SETTINGS = JudgeSettings(base_url="https://host/v1", name="m")
+GRADING = grading_of(SETTINGS)
 
 
 def storage_in(folder: Path) -> Storage:
@@ -106,14 +105,14 @@ def test_an_answer_that_alone_gets_no_grade_is_incorrect_and_that_is_kept(tmp_pa
         assert [server.answers.count(answer) for answer in ("twice", "never", "long", "refused")] == [2, 2, 2, 1]
     assert [(row["grade"], row["ungraded"]) for row in found] == [("INCORRECT", "")] * 5
     assert len(storage_in(tmp_path).list(JUDGEMENTS)) == 5
-    (kept,) = find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "refused")], SETTINGS).values()
+    (kept,) = GRADING.find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "refused")]).values()
     assert kept == "INCORRECT"
 
 
 @pytest.mark.parametrize(
     ("word", "words"),
     [
-        ("never", "no single grade in 2 replies; the last ends with 'GRADE: INCORRECT\\nGRADE: CORRECT'"),
+        ("never", "m gave no grade in 2 replies; the last ends with 'GRADE: INCORRECT\\nGRADE: CORRECT'"),
         ("long", "(cut at reward.judge.max_tokens 5)"),
         ("refused", "answered 400"),
     ],
@@ -149,7 +148,7 @@ def test_too_many_failures_end_it_and_the_grades_so_far_are_kept(tmp_path: Path)
         ):
             asked_of(server, tmp_path, table, concurrency=1)
         assert len(server.answers) < 24  # it does not ask on until all have failed
-    assert list(find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "1844")], SETTINGS).values()) == ["CORRECT"]
+    assert list(GRADING.find(storage_in(tmp_path), [JudgedAnswer("Which year?", ("1844",), "1844")]).values()) == ["CORRECT"]
 
 
 def test_a_key_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,33 +174,33 @@ def test_a_key_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_whatever_decides_a_grade_is_in_its_key(asked: JudgedAnswer, change: dict[str, Any]) -> None:
-    assert key_of(asked, SETTINGS.model_copy(update=change)) != key_of(ASKED, SETTINGS)
+    assert grading_of(SETTINGS.model_copy(update=change)).key(asked) != GRADING.key(ASKED)
 
 
 @pytest.mark.parametrize(
     "change", [{"base_url": "http://other"}, {"key": None}, {"timeout_s": 1.0}, {"concurrency": 1}, {"attempts": 5}]
 )
 def test_whatever_does_not_decide_a_grade_is_not_in_its_key(change: dict[str, Any]) -> None:
-    key = key_of(ASKED, SETTINGS.model_copy(update=change))
-    assert key == key_of(ASKED, SETTINGS)
+    key = grading_of(SETTINGS.model_copy(update=change)).key(ASKED)
+    assert key == GRADING.key(ASKED)
     folder, first, name = key.split("/")
     assert (folder, first, len(name)) == ("judgements", name[:2], 64 + len(".json"))
 
 
 def test_of_two_processes_the_first_grade_counts(tmp_path: Path) -> None:
     storage = storage_in(tmp_path)
-    assert keep(storage, ASKED, SETTINGS, "CORRECT", "GRADE: CORRECT") == "CORRECT"
-    before = storage.read_bytes(key_of(ASKED, SETTINGS))
-    assert keep(storage, ASKED, SETTINGS, "INCORRECT", "GRADE: INCORRECT") == "CORRECT"
-    assert storage.read_bytes(key_of(ASKED, SETTINGS)) == before
-    kept = storage.read_json(key_of(ASKED, SETTINGS))
+    assert GRADING.keep(storage, ASKED, "CORRECT", "GRADE: CORRECT") == "CORRECT"
+    before = storage.read_bytes(GRADING.key(ASKED))
+    assert GRADING.keep(storage, ASKED, "INCORRECT", "GRADE: INCORRECT") == "CORRECT"
+    assert storage.read_bytes(GRADING.key(ASKED)) == before
+    kept = storage.read_json(GRADING.key(ASKED))
     assert (kept["grade"], kept["model"], kept["reply"], len(kept["rubric"])) == ("CORRECT", "m", "GRADE: CORRECT", 64)
 
 
 def test_a_grade_that_is_damaged_is_not_read(tmp_path: Path) -> None:
     storage = storage_in(tmp_path)
-    keep(storage, ASKED, SETTINGS, "INCORRECT", "GRADE: INCORRECT")
-    whole = storage.read_bytes(key_of(ASKED, SETTINGS))
-    storage.write_bytes(key_of(ASKED, SETTINGS), whole.replace(b'"INCORRECT"', b'"CORRECT"'))
+    GRADING.keep(storage, ASKED, "INCORRECT", "GRADE: INCORRECT")
+    whole = storage.read_bytes(GRADING.key(ASKED))
+    storage.write_bytes(GRADING.key(ASKED), whole.replace(b'"INCORRECT"', b'"CORRECT"'))
     with pytest.raises(DamagedError):
-        find(storage, [ASKED], SETTINGS)
+        GRADING.find(storage, [ASKED])

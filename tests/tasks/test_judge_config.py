@@ -9,8 +9,6 @@ from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.kinds import question_files
 from nbrl.tasks.environments.kinds.question_files import HubEnvironment
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.prepare.preflight import check
-from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.runs.preflight import preflight, rehearse
@@ -61,13 +59,6 @@ def test_a_key_that_is_not_set_is_refused_before_work_starts(tmp_path: Path, mon
 def test_what_changes_no_grade_may_change_when_a_run_goes_on(tmp_path: Path) -> None:
     found = decisive(load("tiny-cpu", [*judged(tmp_path), *JUDGE]).reward)
     assert {key for key in found if key.startswith("judge.")} == {"judge.name", "judge.max_tokens", "judge.rubric"}
-
-
-def test_difficulty_cannot_ask_a_judge(tmp_path: Path) -> None:
-    source = {"name": "a", "path": questions(tmp_path, "judge"), "licence": "MIT"}
-    settings = {"sources": [source], "difficulty": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}
-    with pytest.raises(ConfigError, match="difficulty cannot compare answers by the rule judge"):
-        check(PrepareSettings.model_validate(settings), tmp_path / "out")
 
 
 def test_a_known_data_set_may_be_judged_and_keeps_its_own_rule_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

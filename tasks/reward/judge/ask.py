@@ -1,115 +1,177 @@
-"""Asks the grader for grades, several at once."""
+"""Asks a grader, a model behind an OpenAI-compatible server, for grades of many items at once.
+
+A grade is kept on a storage as soon as it is there, by the content of what was graded: it is paid for once, for all users of the
+storage.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.http.client import model_client, usable_key
-from nbrl.agent.messages import Prompt
+from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policy import Sampling
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.reward.judge.grades import keep
-from nbrl.tasks.reward.judge.prompt import JudgedAnswer, messages, read_grade
-from nbrl.tasks.reward.judge.settings import JudgeSettings
-from nbrl.tasks.reward.rules.rule import INCORRECT
+from nbrl.tasks.layout.runs import judgement
+from nbrl.tasks.reward.judge.settings import GraderSettings
 
 SEED = 0
 SHOWN_CHARS, FAULT_CHARS = 80, 300
-NEUTRAL = "I do not know."
+REPLY_CHARS = 4000  # of a reply that is kept
+PARALLEL = 16  # grades that are read at once
+ItemT = TypeVar("ItemT", bound=tuple[Any, ...])
 
 
 class UngradedError(Exception):
-    """The grader gave this one answer no grade; the message says why."""
+    """The grader gave this one item no grade; the message says why."""
 
 
 class RepelledError(UngradedError):
-    """The grader refused the prompt, or gave a reply that is no grade: the answer may be why."""
+    """The grader refused the prompt, or gave a reply that is no grade: the item may be why."""
 
 
-async def ask(
-    asked: Collection[JudgedAnswer],
-    settings: JudgeSettings,
+@dataclass(frozen=True)
+class Grading(Generic[ItemT]):
+    """What a grader is asked of an item, and which grades there are. An item is a tuple of values that JSON has.
+
+    `said` is all that the grader reads but the item. `messages` returns a prompt, with True one after a reply that could not be
+    read. An item that repels the grader has the grade `repelled` if there are `probes` for it and the grader grades all of them.
+    """
+
+    place: str  # of the settings in a recipe
+    settings: GraderSettings
+    said: Sequence[str]
+    grades: Collection[str]
+    messages: Callable[[ItemT, bool], list[Message]]
+    read: Callable[[str], str | None]
+    probes: Callable[[ItemT], list[ItemT]] = lambda _: []
+    repelled: str = ""
+
+    @property
+    def said_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.said).encode()).hexdigest()
+
+    def key(self, item: ItemT) -> str:
+        """Return the key of a grade: made of the model, what is said to it, the limit of tokens, and the item."""
+        content = [self.settings.name, self.said_digest, self.settings.max_tokens, *item]
+        return judgement(hashlib.sha256(json.dumps(content).encode()).hexdigest())
+
+    def find(self, storage: Storage, items: Iterable[ItemT]) -> dict[ItemT, str]:
+        """Return the grades that are on the storage. Raises DamagedError for one that is not what was written."""
+
+        def read(item: ItemT) -> tuple[ItemT, str | None]:
+            try:
+                return item, self._stored(storage, item)
+            except MissingError:
+                return item, None
+
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return {item: grade for item, grade in pool.map(read, items) if grade is not None}
+
+    def keep(self, storage: Storage, item: ItemT, grade: str, reply: str) -> str:
+        """Keep a grade; returns the one that counts: another process's, where that was first."""
+        fields = {"grade": grade, "model": self.settings.name, "rubric": self.said_digest, "reply": reply[:REPLY_CHARS]}
+        return grade if storage.create_json(self.key(item), fields) else self._stored(storage, item)
+
+    def _stored(self, storage: Storage, item: ItemT) -> str:
+        key = self.key(item)
+        grade = storage.read_json(key).get("grade")
+        if grade not in self.grades:
+            raise DamagedError(f"{storage.uri(key)} is damaged: it holds no grade; bring it back from a copy")
+        return str(grade)
+
+
+async def ask_all(
+    items: Collection[ItemT],
+    grading: Grading[ItemT],
     storage: Storage,
     say: Callable[[str], None],
-    failed: Callable[[JudgedAnswer, str], None],
-) -> dict[JudgedAnswer, str]:
-    """Return the grades of these answers, each kept as soon as it is there.
+    failed: Callable[[ItemT, str], None],
+    graded: Callable[[ItemT], None] = lambda _: None,
+) -> dict[ItemT, str]:
+    """Return the grades of these items; the grader is asked only for those that are not on the storage.
 
-    An answer that the grader refuses or gives no readable grade is incorrect if it grades other answers to the question, NEUTRAL
-    and a right one: else an answer that confuses the grader would leave the score.
-    `failed` hears of each answer that gets none, with the reason; what it raises ends all requests. Raises RewardError if the
-    key is not set.
+    `graded` is called for each new grade, `failed` for each item that gets none, with the reason; what they raise ends all
+    requests. Raises RewardError if the key is not set.
     """
+    grades = await asyncio.to_thread(grading.find, storage, items)
+    if not (left := [item for item in items if item not in grades]):
+        return grades
+    settings, place, waiting, said = grading.settings, grading.place, iter(left), set[str]()
     try:
         key = usable_key(settings.key)
     except ValueError as error:
-        raise RewardError(f"reward.judge.key: {error}") from error
-    grades: dict[JudgedAnswer, str] = {}
-    left, heard = iter(asked), set[str]()
+        raise RewardError(f"{place}.key: {error}") from error
 
-    def tell(text: str) -> None:
-        """Each trouble of the server once, for many requests have the same."""
+    def say_once(text: str) -> None:
+        """Report each trouble of the server once, for many requests have the same."""
         trouble = text.partition(";")[0]
-        if trouble not in heard:
-            heard.add(trouble)
+        if trouble not in said:
+            said.add(trouble)
             say(text)
 
     async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
         chat = ChatSettings(endpoint=settings.base_url, model=settings.name, seeded=True)
-        hint = f"set {settings.key or 'reward.judge.key'} to a key that the server accepts"
-        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=tell, key_hint=hint, firm=False)
+        hint = f"set {settings.key or f'{place}.key'} to a key that the server accepts"
+        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=say_once, key_hint=hint, firm=False)
 
         async def worker() -> None:
-            for each in left:
+            for item in waiting:
                 try:
-                    grade, reply = await _graded(policy, each, settings)
+                    grade, reply = await _graded(policy, item, grading)
                 except UngradedError as error:
-                    failed(each, " ".join(str(error).split())[:FAULT_CHARS])
+                    failed(item, " ".join(str(error).split())[:FAULT_CHARS])
                     continue
-                grades[each] = await asyncio.to_thread(keep, storage, each, settings, grade, reply)
+                grades[item] = await asyncio.to_thread(grading.keep, storage, item, grade, reply)
+                graded(item)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(settings.concurrency, len(asked))):
+                for _ in range(min(settings.concurrency, len(left))):
                     group.create_task(worker())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
     return grades
 
 
-async def _graded(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
-    """Return a grade with the reply that gave it, or with why the answer is incorrect without one. Raises UngradedError."""
+async def _graded(policy: ChatPolicy, item: ItemT, grading: Grading[ItemT]) -> tuple[str, str]:
+    """Return a grade with the reply that gave it, or with why the item repels the grader. Raises UngradedError."""
     try:
-        return await _one(policy, asked, settings)
+        return await _one(policy, item, grading)
     except RepelledError as error:
-        others = [asked._replace(answer=answer) for answer in (NEUTRAL, *asked.references[:1])]
-        if asked in others:
+        probes = grading.probes(item)
+        if not probes or item in probes:
             raise
         try:
-            for other in others:
-                await _one(policy, other, settings)
+            for probe in probes:
+                await _one(policy, probe, grading)
         except UngradedError:
-            raise error from None  # another answer would have met it too
-        return INCORRECT, str(error)
+            raise error from None  # another item would have met it too
+        return grading.repelled, str(error)
 
 
-async def _one(policy: ChatPolicy, asked: JudgedAnswer, settings: JudgeSettings) -> tuple[str, str]:
+async def _one(policy: ChatPolicy, item: ItemT, grading: Grading[ItemT]) -> tuple[str, str]:
     """Return a grade with the reply that gave it. Raises UngradedError."""
-    text = ""
+    settings, text = grading.settings, ""
     for attempt in range(settings.attempts):
-        prompt = Prompt([], messages(asked, settings.rubric, again=attempt > 0))
         try:
-            reply = await policy.generate(prompt, settings.max_tokens, SEED)
+            reply = await policy.generate(Prompt([], grading.messages(item, attempt > 0)), settings.max_tokens, SEED)
         except RefusedError as error:
-            raise RepelledError(f"the judge failed: {error}") from error
+            raise RepelledError(f"{settings.name} failed: {error}") from error
         except PolicyError as error:
-            raise UngradedError(f"the judge failed: {error}") from error
+            raise UngradedError(f"{settings.name} failed: {error}") from error
         text = reply.text or ""
-        grade = read_grade(text) if reply.finish == "stop" else None
+        grade = grading.read(text) if reply.finish == "stop" else None
         if grade is not None:
             return grade, text
-    cut = "" if reply.finish == "stop" else f" (cut at reward.judge.max_tokens {settings.max_tokens})"
+    cut = "" if reply.finish == "stop" else f" (cut at {grading.place}.max_tokens {settings.max_tokens})"
     shown = text.strip()[-SHOWN_CHARS:]
-    raise RepelledError(f"the judge gave no single grade in {settings.attempts} replies; the last ends{cut} with {shown!r}")
+    raise RepelledError(f"{settings.name} gave no grade in {settings.attempts} replies; the last ends{cut} with {shown!r}")

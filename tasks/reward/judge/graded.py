@@ -1,15 +1,13 @@
 """Joins grades to trajectories, so that scoring them is a pure function."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.reward.judge.ask import ask
-from nbrl.tasks.reward.judge.grades import find, key_of
-from nbrl.tasks.reward.judge.prompt import JudgedAnswer, asked_of
+from nbrl.tasks.reward.judge.ask import ask_all
+from nbrl.tasks.reward.judge.prompt import JudgedAnswer, asked_of, grading_of
 from nbrl.tasks.reward.judge.settings import GRADES, NEEDED, JudgeSettings
 from nbrl.tasks.reward.rules.rule import RULE, given
 from nbrl.tasks.reward.score import check_unscored
@@ -24,15 +22,13 @@ async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storag
     places = _places(rows)
     if settings is None or not places:
         return _joined(rows, places, {}, {})
-    grades = await asyncio.to_thread(find, storage, places.keys(), settings)
     faults: dict[JudgedAnswer, str] = {}
 
     def failed(asked: JudgedAnswer, reason: str) -> None:
         faults[asked] = reason
         check_unscored([fault for each, fault in faults.items() for _ in places[each]], len(rows))
 
-    left = [each for each in places if each not in grades]
-    grades |= await ask(left, settings, storage, say, failed) if left else {}
+    grades = await ask_all(places, grading_of(settings), storage, say, failed)
     return _joined(rows, places, grades, faults)
 
 
@@ -52,9 +48,10 @@ def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSetting
     if settings is None or not places:
         return Recorded(_joined(rows, places, {}, {}), [])
     ids = rows["id"].to_pylist()
-    grades = find(storage, places.keys(), settings)
+    judge = grading_of(settings)
+    grades = judge.find(storage, places)
     faults = {each: fault for each, same in places.items() for place in same if (fault := unscored.get(ids[place]))}
-    gone = [key_of(each, settings) for each in places if each not in grades and each not in faults]
+    gone = [judge.key(each) for each in places if each not in grades and each not in faults]
     return Recorded(_joined(rows, places, {each: grades[each] for each in grades if each not in faults}, faults), gone)
 
 

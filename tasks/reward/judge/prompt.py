@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nbrl.agent.messages import Message
-from nbrl.tasks.reward.judge.settings import PLACEHOLDERS
-from nbrl.tasks.reward.rules.rule import CORRECT, GRADES
+from nbrl.tasks.reward.judge.ask import Grading
+from nbrl.tasks.reward.judge.settings import PLACEHOLDERS, JudgeSettings
+from nbrl.tasks.reward.rules.rule import CORRECT, GRADES, INCORRECT
 
 ANSWER_CHARS = 4000  # of an answer; the rest is not shown to the grader
 INSTRUCTIONS = """You grade an answer to a question against reference answers that are known to be right.
@@ -44,6 +45,7 @@ AGAIN = (
     "Your earlier reply was refused, for it did not end with one line GRADE: and a grade, or it named several grades. Reply with "
     "that line alone, by the rubric."
 )
+NEUTRAL = "I do not know."
 THINK, THOUGHT = "<think>", "</think>"
 _LINE = re.compile(rf"[*`#>\s]*(?:final\s+)?grade\W*[:=][*`\"'\s]*({'|'.join(GRADES)})[*`\"'.!\s]*", re.IGNORECASE)
 _SAID = re.compile(rf"\bgrade\W*[:=]\W*(?:{'|'.join(GRADES)})\b", re.IGNORECASE)
@@ -62,6 +64,24 @@ class JudgedAnswer(NamedTuple):
 def asked_of(row: Mapping[str, Any]) -> JudgedAnswer:
     """Of a row with `question`, `answers` and `answer`; of an answer, the first ANSWER_CHARS characters."""
     return JudgedAnswer(row["question"], tuple(row["answers"]), row["answer"][:ANSWER_CHARS])
+
+
+def grading_of(settings: JudgeSettings) -> Grading[JudgedAnswer]:
+    """Return how the judge of these settings is asked.
+
+    An answer that it refuses or gives no readable grade is incorrect if it grades other answers to the question, NEUTRAL and a
+    right one: else an answer that confuses the judge would leave the score.
+    """
+    return Grading(
+        place="reward.judge",
+        settings=settings,
+        said=[INSTRUCTIONS, settings.rubric or RUBRIC],
+        grades=GRADES,
+        messages=lambda asked, again: messages(asked, settings.rubric, again),
+        read=read_grade,
+        probes=lambda asked: [asked._replace(answer=answer) for answer in (NEUTRAL, *asked.references[:1])],
+        repelled=INCORRECT,
+    )
 
 
 def messages(asked: JudgedAnswer, rubric: str | None, again: bool = False) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The model that grades answers of questions with the rule `judge`."""
+"""Models that grade: the judge of answers to questions with the rule `judge`, and what it has in common with other graders."""
 
 from pydantic import Field, field_validator
 
@@ -10,8 +10,8 @@ NEEDED = ["id", "rule", "question", "answers", "answer"]  # what it is told, or 
 GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
 
 
-class JudgeSettings(FiniteModel):
-    """A model behind an OpenAI-compatible server that grades answers; for questions with the rule `judge`."""
+class GraderSettings(FiniteModel):
+    """A model behind an OpenAI-compatible server that grades."""
 
     base_url: str = Field(description="what stands before /chat/completions, such as https://host/v1", json_schema_extra=FREE)
     name: str = Field(min_length=1, description="the server's name of the model; best one that names its version")
@@ -22,12 +22,6 @@ class JudgeSettings(FiniteModel):
         json_schema_extra=FREE,
     )
     max_tokens: int = Field(1024, ge=1, description="maximum tokens of a reply, thinking included")
-    rubric: str | None = Field(
-        None,
-        max_length=20_000,
-        description="text that says which answers get which grade; {question}, {references} and {answer} in it are replaced by "
-        "these as JSON; when not set, the rubric of nbrl",
-    )
     timeout_s: float = Field(120.0, gt=0, description="maximum seconds of one reply", json_schema_extra=FREE)
     concurrency: int = Field(16, ge=1, le=1024, description="requests at once", json_schema_extra=FREE)
     attempts: int = Field(
@@ -39,6 +33,17 @@ class JudgeSettings(FiniteModel):
     def _address(cls, value: str) -> str:
         check_address(value)
         return value.rstrip("/")
+
+
+class JudgeSettings(GraderSettings):
+    """A model behind an OpenAI-compatible server that grades answers; for questions with the rule `judge`."""
+
+    rubric: str | None = Field(
+        None,
+        max_length=20_000,
+        description="text that says which answers get which grade; {question}, {references} and {answer} in it are replaced by "
+        "these as JSON; when not set, the rubric of nbrl",
+    )
 
     @field_validator("rubric")
     @classmethod

@@ -18,9 +18,7 @@ from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
-from nbrl.tasks.reward.judge.ask import NEUTRAL
-from nbrl.tasks.reward.judge.grades import keep, key_of
-from nbrl.tasks.reward.judge.prompt import JudgedAnswer
+from nbrl.tasks.reward.judge.prompt import NEUTRAL, JudgedAnswer, grading_of
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -139,9 +137,9 @@ def test_the_audit_computes_the_rewards_again_without_the_model(tmp_path: Path) 
     judge = made.config.reward.judge
     assert judge is not None
     # What another run could grade since is still a fault of this one.
-    keep(made.storage, JudgedAnswer("What never is q0?", ("42",), "never"), judge, "CORRECT", "GRADE: CORRECT")
+    grading_of(judge).keep(made.storage, JudgedAnswer("What never is q0?", ("42",), "never"), "CORRECT", "GRADE: CORRECT")
     assert again(made, *artifacts, done) == (True, "")
-    key = key_of(JudgedAnswer("What is q1?", ("42",), "no idea"), judge)
+    key = grading_of(judge).key(JudgedAnswer("What is q1?", ("42",), "no idea"))
     made.storage.delete(key)
     assert again(made, *artifacts, done) == (
         False,

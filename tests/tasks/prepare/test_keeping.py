@@ -64,12 +64,12 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
 
 def test_preflight_finds_what_would_fail_hours_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
-    rater = RateSettings(base_url="http://127.0.0.1:1/v1", model="m", key_variable="NO_KEY")
+    rater = RateSettings(base_url="http://127.0.0.1:1/v1", name="m", key="NO_KEY")
     for more, words in [
         ({"rate": rater}, "NO_KEY"),
         ({"evaluation": (EvaluationFile(name="e", path=tmp_path / "e.csv"),)}, "evaluation file 'e': there is no file"),
         ({"difficulty": DifficultySettings(evaluation="none")}, "there is no finished evaluation 'none' in .nbrl/storage"),
-        ({"rate": rater.model_copy(update={"key_variable": None}), "replies": tmp_path / "no/r.sqlite"}, "is no folder"),
+        ({"rate": rater.model_copy(update={"key": None}), "ratings": tmp_path / "a.jsonl"}, "is a file"),
     ]:
         with pytest.raises(ConfigError, match=words):
             check(settings(tmp_path, **more), tmp_path / "out")
@@ -78,7 +78,7 @@ def test_preflight_finds_what_would_fail_hours_later(tmp_path: Path, monkeypatch
 
 def test_the_plan_counts_requests(tmp_path: Path) -> None:
     evaluated(tmp_path / "storage", "hard", [])
-    rater = RateSettings(base_url="http://127.0.0.1:1/v1", model="m")
+    rater = RateSettings(base_url="http://127.0.0.1:1/v1", name="m", key=None)
     chosen = settings(tmp_path, rate=rater, difficulty=DifficultySettings(evaluation="hard", root=str(tmp_path / "storage")))
     said = plan(chosen, Path("out"), check(chosen, tmp_path / "out"))
     assert "source a: 1 rows, of which 1 have a question and an answer" in said

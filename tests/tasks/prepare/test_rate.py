@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.infra.errors import StorageError
-from nbrl.tasks.errors import ConfigError, PrepareError
-from nbrl.tasks.prepare.endpoint import FAILED_IN_A_ROW, Replies, asked, asker
-from nbrl.tasks.prepare.rate import Verdict, difficulty, rate, read_verdict
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import PrepareError, RewardError
+from nbrl.tasks.prepare.rate import FAILED_IN_A_ROW, Verdict, difficulty, rate, read_verdict
 from nbrl.tasks.prepare.rows import kept
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
 from tests.tasks.prepare.doubles import Quiet, question, reasons, table
@@ -69,15 +68,9 @@ def test_no_json_is_taken_for_a_verdict(value: object) -> None:
 
 
 def rated(server: Rater, folder: Path, *texts: str, progress: Quiet | None = None, **settings: object) -> pa.Table:
-    chosen = RateSettings(base_url=server.url, model="double", **settings)  # type: ignore[arg-type]
-    shown = progress or Quiet()
-
-    async def run() -> pa.Table:
-        async with asker(chosen, folder / "replies.sqlite", shown.say) as model:
-            rows = [question(f"a:{n}", text) for n, text in enumerate(texts)]
-            return await rate(table(*rows), chosen, model, shown)
-
-    return asyncio.run(run())
+    chosen = RateSettings.model_validate({"base_url": server.url, "name": "double", "key": None} | settings)
+    rows = table(*(question(f"a:{n}", text) for n, text in enumerate(texts)))
+    return asyncio.run(rate(rows, chosen, Storage(StorageSettings(root=str(folder))), progress or Quiet()))
 
 
 def test_each_question_gets_its_verdict_and_is_asked_once(tmp_path: Path) -> None:
@@ -91,7 +84,7 @@ def test_each_question_gets_its_verdict_and_is_asked_once(tmp_path: Path) -> Non
         assert len(server.asked) == 6  # the garbled one twice
         assert rated(server, tmp_path, *texts).equals(first)
         assert len(server.asked) == 6
-        rated(server, tmp_path, *texts, temperature=0.5)
+        rated(server, tmp_path, *texts, max_tokens=99)
         assert len(server.asked) == 12
     assert progress.done[-1] == (5, 5)
 
@@ -102,12 +95,12 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again_and_then_counted(tmp_pat
         assert len(server.asked) == 5
     ((reason, detail),) = reasons(found).values()
     assert reason == "unrated"
-    assert detail.startswith("4 replies could not be read, the last was ")
+    assert detail.startswith("double gave no grade in 4 replies; the last ends with ")
     assert found["objectivity"].to_pylist() == [None, 1]
 
 
 def test_too_many_unrated_questions_stop_it(tmp_path: Path) -> None:
-    with rating() as server, pytest.raises(PrepareError, match=r"rate: 2 of 4 .*rate.max_unrated \(0.25\).*could not be read"):
+    with rating() as server, pytest.raises(PrepareError, match=r"rate: 2 of 4 .*rate.max_unrated \(0.25\).*gave no grade"):
         rated(server, tmp_path, "hopeless?", "hopeless too?", "plain?", "more?", max_unrated=0.25, concurrency=1)
 
 
@@ -123,7 +116,7 @@ def test_a_server_that_refuses_stops_it_and_keeps_what_was_paid_for(tmp_path: Pa
         rated(server, tmp_path, "plain?")
         server.status = 401
         texts = ["plain?", *(f"question {n}?" for n in range(50))]
-        with pytest.raises(PrepareError, match=f"{FAILED_IN_A_ROW} requests in a row failed.*401"):
+        with pytest.raises(PrepareError, match=f"{FAILED_IN_A_ROW} questions in a row could not be rated.*401"):
             rated(server, tmp_path, *texts, max_unrated=1.0)
         assert sum(server.begun.values()) < 50
         server.status = 200
@@ -133,12 +126,12 @@ def test_a_server_that_refuses_stops_it_and_keeps_what_was_paid_for(tmp_path: Pa
 
 def test_the_key_is_sent_and_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rating() as server:
-        with pytest.raises(ConfigError, match=r"key_variable of .*: the environment variable MY_KEY holds"):
-            rated(server, tmp_path, "plain?", key_variable="MY_KEY")
+        with pytest.raises(RewardError, match=r"rate\.key: the environment variable MY_KEY holds"):
+            rated(server, tmp_path, "plain?", key="MY_KEY")
         monkeypatch.setenv("MY_KEY", "s3cret")
-        rated(server, tmp_path, "plain?", key_variable="MY_KEY")
+        rated(server, tmp_path, "plain?", key="MY_KEY")
         assert server.heads[0]["Authorization"] == "Bearer s3cret"
-    assert b"s3cret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"s3cret" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*.json"))
 
 
 def test_what_a_question_says_is_data(tmp_path: Path) -> None:
@@ -181,20 +174,3 @@ def test_a_question_without_all_samples_has_no_pass_rate() -> None:
         PrepareError, match=r"difficulty: 3 of 4 .* by the evaluation e, more than difficulty.max_unrated \(0.5\)"
     ):
         difficulty(rows, DifficultySettings(evaluation="e", max_unrated=0.5), answers)
-
-
-def test_replies_of_two_processes_do_not_collide(tmp_path: Path) -> None:
-    one, two = Replies(tmp_path / "r"), Replies(tmp_path / "r")
-    name = asked(question="q?")
-    one.keep(name, "first")
-    two.keep(name, "second")
-    assert one.find(name) == two.find(name) == "first"
-    assert one.find(asked(question="r?")) is None
-    one.close()
-    two.close()
-
-
-def test_a_file_that_holds_no_replies(tmp_path: Path) -> None:
-    (tmp_path / "r").write_text("this is no database, " * 100)
-    with pytest.raises(StorageError, match=r"the replies of models in .* cannot be used"):
-        Replies(tmp_path / "r")

@@ -10,7 +10,7 @@ from nbrl.tasks.prepare.preflight import load
 
 SOURCE = {"name": "a", "path": "a.jsonl", "licence": "MIT"}
 HARD = {"evaluation": "e", "root": "storage"}
-RATER = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
+RATER = {"base_url": "http://127.0.0.1:1/v1", "name": "m"}
 
 
 def write(folder: Path, **settings: object) -> Path:
@@ -20,12 +20,10 @@ def write(folder: Path, **settings: object) -> Path:
 
 
 def test_paths_are_meant_from_the_recipes_folder(tmp_path: Path) -> None:
-    settings = load(
-        write(tmp_path, evaluation=[{"name": "e", "path": "../e.csv"}], rate=RATER, replies="r.sqlite", difficulty=HARD)
-    )
+    settings = load(write(tmp_path, evaluation=[{"name": "e", "path": "../e.csv"}], rate=RATER, ratings="r", difficulty=HARD))
     assert settings.sources[0].path == tmp_path / "a.jsonl"
     assert settings.evaluation[0].path.resolve() == tmp_path.parent / "e.csv"
-    assert settings.replies == tmp_path / "r.sqlite"
+    assert settings.ratings == tmp_path / "r"
     assert settings.difficulty
     assert settings.difficulty.root == str(tmp_path / "storage")
     in_cloud = load(write(tmp_path, difficulty={"evaluation": "e", "root": "s3://bucket/prefix"}))
@@ -54,7 +52,7 @@ def test_an_override_wins(tmp_path: Path) -> None:
         ({"decontaminate": {"threshold": 0.5}}, "does nothing without evaluation files"),
         ({"split": {"train": 0.8, "held_out": 0.3}}, "must add up to 1"),
         ({"rate": RATER | {"base_url": "https://me:secret@host/v1"}}, "without a name or password"),
-        ({"replies": "x.sqlite"}, "replies does nothing"),
+        ({"ratings": "x"}, "ratings does nothing"),
         ({"difficulty": {"evaluation": "../e"}}, "difficulty.evaluation"),
     ],
 )
