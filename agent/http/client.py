@@ -3,6 +3,7 @@ a failed request is tried again.
 """
 
 import os
+import random
 import zlib
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -103,7 +104,7 @@ def retry_after(header: str | None, now: datetime | None = None) -> float | None
 class Retry:
     """A budget of `retries` further tries. Waits double from half a second, each by a random part less, up to `longest_s`."""
 
-    def __init__(self, retries: int, longest_s: float, chance: Callable[[], float]) -> None:
+    def __init__(self, retries: int, longest_s: float, chance: Callable[[], float] = random.random) -> None:
         self._left, self._longest, self._chance = retries, longest_s, chance
         self.tries = 1
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 
-from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, body, retry_after
+from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, Retry, body, retry_after
 
 ANSWER_BYTES = 4 << 20
-ATTEMPTS = 3
+RETRIES = 2
 PATIENCE_S = 5.0
 
 
@@ -78,8 +78,9 @@ class Service:
             raise ServiceError(f"{self._title} answered something that is not JSON") from None
 
     async def _ask(self, client: httpx.AsyncClient, path: str, content: dict[str, Any], headers: dict[str, str]) -> bytes:
-        for attempt in range(ATTEMPTS):
-            wait = 0.5 * 2**attempt
+        retry = Retry(RETRIES, PATIENCE_S)
+        while True:
+            requested = None
             try:
                 async with client.stream("POST", self._url + path, json=content, headers=headers) as response:
                     if response.status_code == 200:
@@ -88,18 +89,15 @@ class Service:
                     if response.status_code not in RETRIED:
                         raise ServiceError(problem)
                     requested = retry_after(response.headers.get("Retry-After"))
-                    wait = wait if requested is None else requested
             except (BodyTooLargeError, EncodingError) as error:
                 raise ServiceError(f"{self._title} gave an answer that cannot be read: {error}") from None
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 # Its text may quote a header, hence the type alone.
                 problem = f"{self._title} cannot be reached ({type(error).__name__})"
-            if attempt == ATTEMPTS - 1:
-                break
-            if wait > PATIENCE_S:
-                raise ServiceError(f"{problem} and asks to wait {wait:.0f} s")
+            if (wait := retry.next_wait(requested)) is None:
+                more = f", {retry.tries} times in a row" if retry.tries > RETRIES else f" and asks to wait {requested:.0f} s"
+                raise ServiceError(problem + more)
             await asyncio.sleep(wait)
-        raise ServiceError(f"{problem}, {ATTEMPTS} times in a row")
 
     def _problem(self, status: int) -> str:
         if status in (401, 403):

@@ -1,7 +1,6 @@
 """A policy behind any server of the OpenAI chat API: text in, text out; its trajectories can be scored, not trained on."""
 
 import asyncio
-import random
 import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -128,7 +127,7 @@ class ChatPolicy:
 
         Raises RefusedError where the server answers another conversation, else PolicyError.
         """
-        retry, other, named = Retry(RETRIES, LONGEST_WAIT_S, random.random), False, list[str]()
+        retry, other, named = Retry(RETRIES, LONGEST_WAIT_S), False, list[str]()
         while isinstance(failed := await self._tried(content), _Failure):
             wait = retry.next_wait(failed.asks) if failed.passing else None
             if wait is not None:
