@@ -1,4 +1,4 @@
-"""The deployments of nbrl: what a schedule, a worker or Prefect's form can start, and how they are registered."""
+"""The deployments of nbrl: what a schedule, a worker or Prefect's form can start. prefect.yaml is written from them."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ from nbrl.tasks.runs.recipes import load, trusted_config
 from nbrl.tasks.runs.run import check_continues, checked_name, find_run, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
-NIGHTLY, WEEKLY = "0 2 * * *", "0 4 * * sun"
+USUAL = {"train": None, "evaluate": "0 2 * * *", "prepare": "0 4 * * sun", "clean": "0 4 * * sun"}
 TAG = "nbrl"
 FIELDS = 5  # of a cron line
 
@@ -44,7 +44,7 @@ class DeployOptions(ClosedModel):
 
 
 def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
-    """Return the deployments of a options. Raises ConfigError for what could not run, and for options that would do nothing."""
+    """Return the deployments of the options. Raises ConfigError for what could not run, and for options that would do nothing."""
     _check_webhook(options.webhook)
     if options.kind == "prepare":
         return [_prepare(options)]
@@ -53,35 +53,33 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
     config = load(options.recipe, options.overrides) if options.recipe else None
     if config is not None:
         check_root(options.root, config)
-    root = config.storage.root if config else options.root
+    root, run, alone = config.storage.root if config else options.root, options.run, options.kind is not None
     storage = Storage(StorageSettings(root=root))
     if options.kind == "clean":
         if options.overrides and not options.recipe:
             raise ConfigError("--set changes nothing in what is cleaned; each run's own settings say what stays")
-        if options.run:
-            known_run(storage, options.run)
+        if run:
+            known_run(storage, run)
         elif not storage.list(RUNS):
             raise ConfigError(f"there is no run in {root} to clean; name the storage with --root")
-        return [_clean(options, root)]
-    if not options.run:
+        order = CleanOrder(root=root, runs=(run,) if run else ())
+        return [deployment(deployed.clean, run or "all-runs", order, options.cron)]
+    if not run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
-    train = TrainOrder(run=checked_name(options.run), recipe=options.recipe, overrides=options.overrides, root=root)
-    if options.kind == "evaluate":
-        evaluate = EvaluationRequest(model=options.run, root=root, overrides=options.overrides)
-        trusted_config(storage, options.run, options.overrides, options.trust)
-        return [_deployment(deployed.evaluate, options.run, {"order": evaluate}, options.cron or NIGHTLY, [options.run])]
-    evaluate = EvaluationRequest(model=options.run, root=root)
-    if config is None:
-        config = trusted_config(storage, options.run, options.overrides, options.trust)
-    if (known := find_run(storage, options.run)) is not None:
-        check_continues(storage, known, config)
-    if options.kind == "train":
-        return [_deployment(deployed.train, options.run, {"order": train}, options.cron, [options.run])]
-    return [
-        _deployment(deployed.train, options.run, {"order": train}, options.cron, [options.run]),
-        _deployment(deployed.evaluate, options.run, {"order": evaluate}, NIGHTLY, [options.run]),
-        _clean(options.model_copy(update={"cron": ""}), root),
-    ]
+    train = TrainOrder(run=checked_name(run), recipe=options.recipe, overrides=options.overrides, root=root)
+    if config is None or options.kind == "evaluate":
+        config = trusted_config(storage, run, options.overrides, options.trust)
+    found = []
+    if options.kind != "evaluate":
+        if (known := find_run(storage, run)) is not None:
+            check_continues(storage, known, config)
+        found.append(deployment(deployed.train, run, train, options.cron, run))
+    if options.kind != "train":
+        evaluate = EvaluationRequest(model=run, root=root, overrides=options.overrides if alone else ())
+        found.append(deployment(deployed.evaluate, run, evaluate, options.cron if alone else "", run))
+    if not alone:
+        found.append(deployment(deployed.clean, "all-runs", CleanOrder(root=root)))
+    return found
 
 
 def _check_webhook(url: str) -> None:
@@ -102,23 +100,21 @@ def _prepare(options: DeployOptions) -> RunnerDeployment:
     if not folder.name:
         raise ConfigError(f"--out {options.out}: name a folder of its own for what is prepared")
     order = PrepareOrder(recipe=Path(options.recipe), folder=folder, overrides=options.overrides, home=options.home)
-    return _deployment(deployed.prepare, folder.name, {"order": order}, options.cron or WEEKLY, [])
+    return deployment(deployed.prepare, folder.name, order, options.cron)
 
 
-def _clean(options: DeployOptions, root: str) -> RunnerDeployment:
-    order = CleanOrder(root=root, runs=(options.run,) if options.run and options.kind == "clean" else ())
-    return _deployment(deployed.clean, options.run if order.runs else "all-runs", {"order": order}, options.cron or WEEKLY, [])
+def deployment(flow: Any, name: str, order: BaseModel, cron: str = "", run: str = "") -> RunnerDeployment:
+    """Return one deployment, of which one flow run goes on at a time: one that starts meanwhile is cancelled, in words.
 
-
-def _deployment(flow: Any, name: str, orders: dict[str, BaseModel], cron: str, tags: list[str]) -> RunnerDeployment:
-    """One deployment, of which one flow run goes on at a time: one that starts meanwhile is cancelled, in words."""
+    Without `cron` it is due when its flow usually is. Raises ConfigError if it would never be.
+    """
     _check_cron(cron)
     return RunnerDeployment.from_flow(
         flow,
         name,
-        cron=cron or None,
-        parameters={name: order.model_dump(mode="json", exclude_unset=True) for name, order in orders.items()},
-        tags=[TAG, *tags],
+        cron=cron or USUAL[flow.name],
+        parameters={"order": order.model_dump(mode="json", exclude_unset=True)},
+        tags=[TAG, run] if run else [TAG],
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
@@ -140,6 +136,6 @@ def _check_cron(cron: str) -> None:
 
 def _no_schedule(cron: str, why: str) -> ConfigError:
     return ConfigError(
-        f"--cron {cron!r} is no schedule ({why}); give five fields (minute, hour, day, month, weekday), such as {NIGHTLY!r} for "
+        f"--cron {cron!r} is no schedule ({why}); give five fields (minute, hour, day, month, weekday), such as '0 2 * * *' for "
         "every night at two"
     )

@@ -4,12 +4,12 @@ import asyncio
 
 from prefect import flow, get_run_logger, tags
 from prefect.artifacts import acreate_markdown_artifact
+from prefect.events import emit_event
 
 from nbrl.flows.display.pages import counted, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.evaluation_request import EvaluationPlan, EvaluationRequest, planned
-from nbrl.flows.events import tell_of
 from nbrl.flows.logs import lines_kept
 from nbrl.infra.errors import MissingError
 from nbrl.infra.home import Home
@@ -17,7 +17,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import finish, markdown
-from nbrl.tasks.evaluation.deliver import try_deliver, unusable_champion
+from nbrl.tasks.evaluation.deliver import champion_score, try_deliver, unusable_champion
 from nbrl.tasks.evaluation.subject import Subject, model_folder
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
@@ -33,6 +33,8 @@ from nbrl.tasks.runs.warnings import review, warnings_of
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.start import evaluation_services
+
+FINISHED, WORSE = "nbrl.evaluation.finished", "nbrl.evaluation.worse"  # events that Prefect's automations can act on
 
 
 @flow(name="evaluate", flow_run_name="evaluate {order.name}", persist_result=False)
@@ -75,8 +77,23 @@ async def _tell(storage: Storage, config: RunConfig, summary: EvaluationSummary,
     if unusable := await asyncio.to_thread(unusable_champion, storage, summary.recipe):
         progress.say(f"nbrl: warning: {unusable}")
     await acreate_markdown_artifact(markdown(summary, storage.uri(layout.answers)), key=slug("evaluation", summary.name))
-    await asyncio.to_thread(tell_of, storage, summary)
+    await asyncio.to_thread(emit_events, storage, summary)
     await asyncio.to_thread(storage.write_json, layout.told, {"finished": summary.finished})
+
+
+def emit_events(storage: Storage, summary: EvaluationSummary) -> None:
+    """Emit FINISHED for an evaluation, and WORSE after it if the champion's success is known and higher."""
+    success, champion = summary.scores[0].headline(summary.mode).value, champion_score(storage, summary)
+    resource = {
+        "prefect.resource.id": f"nbrl.evaluation.{summary.name}",
+        "prefect.resource.name": summary.name,
+        "nbrl.run": summary.subject.run,
+        "nbrl.recipe": summary.recipe,
+    }
+    payload = {"success": success, "champion": champion, "updates": summary.subject.updates, "model": summary.subject.name}
+    emit_event(FINISHED, resource, payload=payload | {"metrics": summary.metrics})
+    if champion is not None and success < champion:
+        emit_event(WORSE, resource, payload=payload)
 
 
 def _line(summary: EvaluationSummary) -> str:

@@ -27,7 +27,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 
 from nbrl.flows.deployments import TAG
-from nbrl.flows.events import WORSE
+from nbrl.flows.evaluate import WORSE
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import ServerError
 from nbrl.tasks.errors import ConfigError

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,12 +15,11 @@ from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
-from nbrl.flows.display.terminal import out, say
+from nbrl.flows.display import terminal
+from nbrl.flows.display.terminal import say
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
-
-    from nbrl.flows.deployments import DeployOptions
 
 URL = "PREFECT_API_URL"
 Kind = Annotated[
@@ -40,19 +41,18 @@ Cron = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[str, typer.Option("--out", help="folder of a preparation", show_default=False)]
-Web = Annotated[
-    str, typer.Option("--webhook", metavar="URL", help="POST there what failed and what got worse", show_default=False)
-]
+Out = Annotated[str, typer.Option(help="folder of a preparation", show_default=False)]
+Web = Annotated[str, typer.Option(metavar="URL", help="POST there what failed and what got worse", show_default=False)]
 
 
 def deploy(
+    context: typer.Context,
     kind: Kind = None,
     recipe: RecipeOption = "",
     run: RunOption = "",
     cron: Cron = "",
     pool: Annotated[str, typer.Option(help="work pool; created for processes if there is none")] = "nbrl",
-    folder: Out = "",
+    out: Out = "",
     webhook: Web = "",
     root: Root = ROOT,
     set_: Set = None,
@@ -62,29 +62,24 @@ def deploy(
     """Register deployments for workers to run: at PREFECT_API_URL, or at the home's own server. Repeating it is safe."""
 
     def work() -> None:
-        given = os.environ.get(URL, "")
-        with in_environment(checked_home(home), given):
-            from nbrl.flows.deployments import DeployOptions, deployments_of
-            from nbrl.flows.registration import answered, register, report_to
+        with _described(context) as (deployments, _):
+            from nbrl.flows.registration import register
 
-            options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
-            deployments = deployments_of(options)
-            with answered():
-                kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
-                if webhook:
-                    asyncio.run(report_to(webhook))
+            kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
             _list(deployments)
             _say_how_to_start(kind_of_pool, pool, given)
 
+    given = os.environ.get(URL, "")  # in_environment sets it for the home's own server
     guard(work)
 
 
 def schedule(
+    context: typer.Context,
     kind: Kind = None,
     recipe: RecipeOption = "",
     run: RunOption = "",
     cron: Cron = "",
-    folder: Out = "",
+    out: Out = "",
     webhook: Web = "",
     root: Root = ROOT,
     set_: Set = None,
@@ -94,48 +89,30 @@ def schedule(
     """Register deployments and run them on this machine when they are due, until Ctrl-C, which ends running ones too."""
 
     def work() -> None:
-        with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
-            from nbrl.flows.deployments import DeployOptions, deployments_of
-            from nbrl.flows.registration import answered, report_to, serve
+        with _described(context) as (deployments, url):
+            from nbrl.flows.registration import serve
 
-            options = _options(DeployOptions, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
-            deployments = deployments_of(options)
-            if webhook:
-                with answered():
-                    asyncio.run(report_to(webhook))
             _list(deployments)
             say(f"waiting for them to be due; Prefect's pages are at {url.removesuffix('/api')}; Ctrl-C ends everything")
-            with answered():
-                serve(deployments)
+            serve(deployments)
 
     guard(work, lambda: "the same command goes on")
 
 
-def _options(
-    model: "type[DeployOptions]",
-    kind: Literal["train", "evaluate", "prepare", "clean"] | None,
-    recipe: str,
-    run: str,
-    cron: str,
-    folder: str,
-    webhook: str,
-    root: str,
-    overrides: list[str] | None,
-    home: str,
-    trust: bool,
-) -> "DeployOptions":
-    return model(
-        kind=kind,
-        recipe=recipe,
-        run=run,
-        cron=cron,
-        out=folder,
-        webhook=webhook,
-        root=root,
-        overrides=tuple(overrides or ()),
-        home=home,
-        trust=trust,
-    )
+@contextmanager
+def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment], str]]":
+    """Give the deployments that the options of a command describe, and the address of Prefect's server, while it answers."""
+    given = context.params
+    with in_environment(checked_home(given["home"]), os.environ.get(URL, "")) as url:
+        from nbrl.flows.deployments import DeployOptions, deployments_of
+        from nbrl.flows.registration import answered, report_to
+
+        options = {name: given[name] for name in DeployOptions.model_fields if name in given}
+        deployments = deployments_of(DeployOptions(**options, overrides=tuple(given["set_"] or ())))
+        with answered():
+            if given["webhook"]:
+                asyncio.run(report_to(given["webhook"]))
+            yield deployments, url
 
 
 def _list(deployments: "list[RunnerDeployment]") -> None:
@@ -144,7 +121,7 @@ def _list(deployments: "list[RunnerDeployment]") -> None:
     for each in deployments:
         crons = [one.schedule.cron for one in each.schedules or [] if isinstance(one.schedule, CronSchedule)]
         when = ", ".join(crons) or "by hand"
-        out.print(f"{each.full_name}   {when}", markup=False, highlight=False, soft_wrap=True)
+        terminal.out.print(f"{each.full_name}   {when}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _say_how_to_start(kind: str, pool: str, url: str) -> None:
@@ -158,4 +135,4 @@ def _say_how_to_start(kind: str, pool: str, url: str) -> None:
             f"or set {URL} to a server that stays, deploy again, and start a worker:",
             f"  {worker}",
         ]
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    terminal.out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

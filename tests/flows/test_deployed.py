@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_is_no_failure(storage: Storage, environment: dict
     assert ended(process) == ["CANCELLED", "Stopped", "run 'r' was stopped by `nbrl stop`", 1]
 
 
-@pytest.mark.parametrize(("recipe", "words"), [("gone.yaml", "gone.yaml"), ("", "config.yaml does not exist")])
+@pytest.mark.parametrize(("recipe", "words"), [("gone.yaml", "gone.yaml"), ("", "run.json is no configuration of this version")])
 def test_a_recipe_that_is_gone_fails_at_once_in_a_sentence(
     storage: Storage, environment: dict[str, str], recipe: str, words: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_fault_of_the_infrastructure_is_tried_again_and_nothing_of_the_last_tr
 UNSCHEDULED = """
 import asyncio, json
 from nbrl.flows import deployed
-from nbrl.flows.deployments import _deployment
+from nbrl.flows.deployments import deployment
 from nbrl.flows.deployed import TrainOrder
 from nbrl.flows.registration import register
 from pathlib import Path
@@ -144,8 +144,8 @@ async def due():
     async with get_client() as client:
         return len([run for run in await client.read_flow_runs() if run.auto_scheduled])
 
-def deployment(cron):
-    return _deployment(deployed.train, "hourly", {"order": TrainOrder(run="hourly")}, cron, [])
+def hourly(cron):
+    return deployment(deployed.train, "hourly", TrainOrder(run="hourly"), cron)
 
 async def registered(one, until):
     await register([one], "nbrl", Path.cwd())
@@ -155,8 +155,7 @@ async def registered(one, until):
         await asyncio.sleep(0.5)
     return found
 
-hourly, by_hand = deployment("0 * * * *"), deployment("")
-print(json.dumps([asyncio.run(registered(hourly, bool)), asyncio.run(registered(by_hand, lambda found: True))]))
+print(json.dumps([asyncio.run(registered(hourly("0 * * * *"), bool)), asyncio.run(registered(hourly(""), lambda found: True))]))
 """
 
 

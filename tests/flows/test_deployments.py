@@ -1,14 +1,13 @@
 """What can be deployed: its parameters, and what is refused before anything is registered."""
 
 import asyncio
+import importlib.util
 from pathlib import Path
-from typing import Any
 
 import httpx
 import prefect.server.schemas.schedules  # noqa: F401  # starts a process once, which no test of this tier may
 import pytest
 import yaml
-from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
 
@@ -126,20 +125,22 @@ def test_a_refusal_of_prefects_server_is_a_sentence() -> None:
         raise refused
 
 
-def test_prefect_yaml_names_flows_that_exist_with_the_variables_of_a_flow() -> None:
-    file = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+@pytest.mark.process  # Prefect asks which platform this is
+def test_prefect_yaml_declares_what_nbrl_deploy_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("deployments_file", ROOT / "docs/deployments.py")
+    assert spec
+    assert spec.loader
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "prefect.yaml").read_text()
+    assert text == writer.page(), "run: python docs/deployments.py"
+    file = yaml.safe_load(text)
     for each in file["deployments"]:
         path, _, name = each["entrypoint"].partition(":")
         assert (ROOT / path).samefile(deployed.__file__)
-        flows: dict[str, Flow[..., Any]] = {
-            "train": deployed.train,
-            "evaluate": deployed.evaluate,
-            "prepare": deployed.prepare,
-            "clean": deployed.clean,
-        }
-        flows[name].validate_parameters(each["parameters"])
+        vars(deployed)[name].validate_parameters(each["parameters"])
         assert each["work_pool"]["job_variables"]["env"] == prefect_server.CLIENT
-        assert each["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 
 
 @pytest.mark.parametrize("pool", ["kubernetes", "ray"])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import asyncio, json, sys, time
 from prefect import flow, get_client, tags
-from nbrl.flows import events
+from nbrl.flows import evaluate as evaluation
 from nbrl.flows.registration import report_to
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.scores import Estimate, Scores
@@ -50,10 +50,10 @@ summary = EvaluationSummary(
     seconds=1.0, processor_seconds=1.0, gpu_seconds=0.0, finished=0.0,
 )
 storage = Storage(StorageSettings(root=sys.argv[2]))
-events.tell_of(storage, summary)
+evaluation.emit_events(storage, summary)
 for champion in (0.4, 0.75):
-    events.champion_score = lambda storage, summary: champion
-    events.tell_of(storage, summary)
+    evaluation.champion_score = lambda storage, summary: champion
+    evaluation.emit_events(storage, summary)
 """
 
 
