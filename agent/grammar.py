@@ -12,6 +12,7 @@ from typing import Literal
 Thinking = Literal["tag", "native"]
 CodeStyle = Literal["tag", "fence"]
 FENCE = "```python"
+CODE_TAG = "code"
 
 
 @dataclass(frozen=True)
@@ -31,24 +32,23 @@ class Malformed:
 
 @dataclass(frozen=True)
 class Grammar:
-    """How an action is written. Tags are names; native thinking stands in `think` tags of the model's own."""
+    """How an action is written. `think_tag` is a name; native thinking stands in `think` tags of the model's own."""
 
     thinking: Thinking = "tag"
     think_tag: str = "think"
     code_style: CodeStyle = "tag"
-    code_tag: str = "code"
 
     @cached_property
     def tags(self) -> re.Pattern[str]:
         """Any tag of an action."""
-        names = [self.think_tag, self.code_tag] if self.code_style == "tag" else [self.think_tag]
+        names = [self.think_tag, CODE_TAG] if self.code_style == "tag" else [self.think_tag]
         return re.compile(f"</?(?:{'|'.join(names)})>")
 
     @property
     def form(self) -> str:
         """What a prompt asks for: "Each turn, {form}."."""
         think = f"think inside <{self.think_tag}></{self.think_tag}>" if self.thinking == "tag" else "think first"
-        code = f"inside <{self.code_tag}></{self.code_tag}>" if self.code_style == "tag" else f"as one {FENCE} block"
+        code = f"inside <{CODE_TAG}></{CODE_TAG}>" if self.code_style == "tag" else f"as one {FENCE} block"
         return f"{think}, then write one cell {code}"
 
     def write(self, think: str, code: str) -> str:
@@ -56,7 +56,7 @@ class Grammar:
 
         What is blank around thinking and cell is taken away, but for the indentation of the cell's first line.
         """
-        cell = f"<{self.code_tag}>{code}</{self.code_tag}>" if self.code_style == "tag" else f"{FENCE}\n{code}\n```"
+        cell = f"<{CODE_TAG}>{code}</{CODE_TAG}>" if self.code_style == "tag" else f"{FENCE}\n{code}\n```"
         between = "" if self.thinking == self.code_style == "tag" else "\n"
         return f"<{self.think_tag}>{think}</{self.think_tag}>{between}{cell}"
 
@@ -99,20 +99,20 @@ class Grammar:
         return Action(think.strip(), _cell(code)) if code.strip() else Malformed(f"the {self._block} block is empty")
 
     def _shape(self) -> Malformed:
-        code = f"<{self.code_tag}>…</{self.code_tag}>" if self.code_style == "tag" else f"one {FENCE} block"
+        code = f"<{CODE_TAG}>…</{CODE_TAG}>" if self.code_style == "tag" else f"one {FENCE} block"
         return Malformed(f"an action is <{self.think_tag}>…</{self.think_tag}> then {code} and nothing around them")
 
     @property
     def _block(self) -> str:
-        return f"<{self.code_tag}>" if self.code_style == "tag" else FENCE
+        return f"<{CODE_TAG}>" if self.code_style == "tag" else FENCE
 
     def _misused_code(self, text: str) -> str | None:
-        return _misused(text, self.code_tag) if self.code_style == "tag" else _misused_fence(text)
+        return _misused(text, CODE_TAG) if self.code_style == "tag" else _misused_fence(text)
 
     @cached_property
     def _code(self) -> re.Pattern[str]:
         if self.code_style == "tag":
-            return re.compile(rf"\s*<{self.code_tag}>(.*?)</{self.code_tag}>\s*", re.DOTALL)
+            return re.compile(rf"\s*<{CODE_TAG}>(.*?)</{CODE_TAG}>\s*", re.DOTALL)
         return re.compile(rf"\s*{FENCE}[^\S\n]*\n(.*?)(?<=\n)```\s*", re.DOTALL)
 
     @cached_property

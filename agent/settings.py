@@ -4,8 +4,9 @@ from string import Formatter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
-from nbrl.agent.grammar import CodeStyle, Grammar, Thinking
+from nbrl.agent.grammar import CODE_TAG, CodeStyle, Grammar, Thinking
 from nbrl.agent.messages import Span, SystemPrompt
 
 Argument = str | bool | int
@@ -25,6 +26,9 @@ SUMMARY_PROMPT = (
 )
 
 
+_SOFT: JsonDict = {"acts_if": {"key": "trim", "values": ["soft"]}}
+
+
 class AgentSettings(BaseModel):
     """Limits and wording of one episode. Token limits count the policy's tokens; `context_tokens` is for prompt and action."""
 
@@ -39,19 +43,27 @@ class AgentSettings(BaseModel):
         description="when the context is full: none ends; hard keeps notepad, last and pinned steps; soft summarises the rest",
     )
     keep_steps: int = Field(
-        1, ge=0, description="number of last steps that trimming keeps in view as long as they fit; not with trim none"
+        1,
+        ge=0,
+        description="number of last steps that trimming keeps in view as long as they fit",
+        json_schema_extra={"acts_if": {"key": "trim", "values": ["hard", "soft"]}},
     )
-    summary_tokens: int = Field(512, ge=8, description="maximum tokens of a summary and the thinking before it; trim soft only")
-    summary_prompt: str = Field(SUMMARY_PROMPT, description="request for a summary, may use {tokens}; trim soft only")
+    summary_tokens: int = Field(
+        512, ge=8, description="maximum tokens of a summary and the thinking before it", json_schema_extra=_SOFT
+    )
     cell_timeout_s: float = Field(30.0, gt=0, description="maximum seconds of one cell; then it is interrupted")
     deadline_s: float = Field(240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored")
     thinking: Thinking = Field(
         "tag",
         description="tag: the model is asked to think inside think_tag; native: a reasoning model thinks by itself, in any text",
     )
-    think_tag: str = Field("think", pattern=r"^[a-z_]+$", description="tag around the thinking; thinking tag only")
-    code_style: CodeStyle = Field("tag", description="tag: a cell is written inside code_tag; fence: in a ```python block")
-    code_tag: str = Field("code", pattern=r"^[a-z_]+$", description="tag around the code; code_style tag only")
+    think_tag: str = Field(
+        "think",
+        pattern=r"^[a-z_]+$",
+        description="tag around the thinking",
+        json_schema_extra={"acts_if": {"key": "thinking", "values": ["tag"]}},
+    )
+    code_style: CodeStyle = Field("tag", description="tag: a cell is written inside the tag code; fence: in a ```python block")
     template_arguments: dict[str, Argument] = Field(
         {}, description="arguments of the model's chat template, such as enable_thinking or date_string"
     )
@@ -69,13 +81,8 @@ class AgentSettings(BaseModel):
                 f"summary_tokens ({self.summary_tokens}) and action_tokens ({self.action_tokens}) together must be below "
                 f"context_tokens ({self.context_tokens}): an action follows a summary"
             )
-        self._refuse_idle()
-        if self.think_tag == self.code_tag:
-            raise ValueError("think_tag and code_tag must differ")
-        if self.thinking == "native" and self.think_tag != "think":
-            raise ValueError("think_tag does nothing with native thinking: leave it out")
-        if self.code_style == "fence" and self.code_tag != "code":
-            raise ValueError("code_tag does nothing with code_style fence: leave it out")
+        if self.think_tag == CODE_TAG:
+            raise ValueError(f"think_tag cannot be {CODE_TAG}, which is the tag around a cell; choose another")
         try:
             self.render_system_prompt("")
         except (KeyError, IndexError, ValueError) as error:
@@ -83,19 +90,7 @@ class AgentSettings(BaseModel):
                 f"system_prompt may use {{form}}, {{tools}}, {{think}} (thinking tag) and {{code}} (code_style tag) only, "
                 f"and every other brace is written twice; this is none of them: {error}"
             ) from error
-        try:
-            self.render_summary_prompt()
-        except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(
-                f"summary_prompt may use {{tokens}} only, and every other brace is written twice; this is none of them: {error}"
-            ) from error
         return self
-
-    def _refuse_idle(self) -> None:
-        summaries = ("summary_tokens", "summary_prompt")
-        for name in {"none": ("keep_steps", *summaries), "hard": summaries, "soft": ()}[self.trim]:
-            if self.__dict__[name] != type(self).model_fields[name].default:
-                raise ValueError(f"{name} does nothing with trim {self.trim}; leave it out or choose another trim")
 
     def render_system_prompt(self, tools: str, instruction: str = "") -> SystemPrompt:
         """Return the system prompt with what is said of the tools, and below it the instruction of an environment."""
@@ -103,7 +98,7 @@ class AgentSettings(BaseModel):
         if self.thinking == "tag":
             names["think"] = self.think_tag
         if self.code_style == "tag":
-            names["code"] = self.code_tag
+            names["code"] = CODE_TAG
         text, own, tags = "", 0, list[Span]()
         for literal, field, spec, conversion in Formatter().parse(self.system_prompt):
             text += literal
@@ -124,7 +119,7 @@ class AgentSettings(BaseModel):
 
     @property
     def grammar(self) -> Grammar:
-        return Grammar(self.thinking, self.think_tag, self.code_style, self.code_tag)
+        return Grammar(self.thinking, self.think_tag, self.code_style)
 
     def render_summary_prompt(self) -> str:
-        return self.summary_prompt.format(tokens=self.summary_tokens)
+        return SUMMARY_PROMPT.format(tokens=self.summary_tokens)

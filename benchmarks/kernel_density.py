@@ -19,7 +19,7 @@ from hardware import cpu_machine
 
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.walls.protections import pid_of
 
 CELL = "import numpy\nx = numpy.arange(10_000.0)\nprint(float(x @ x))"
@@ -41,7 +41,7 @@ async def measure(n: int, concurrency: int) -> dict[str, float | bool]:
     available = kib("/proc/meminfo", "MemAvailable")
     host = resource.getrusage(resource.RUSAGE_SELF)
     turn = asyncio.Semaphore(concurrency)
-    settings = SandboxSettings(warm=0, max_live=n, cell_timeout_s=120)
+    settings = KernelLimits(warm=0, max_live=n, cell_timeout_s=120)
     async with KernelPool(settings) as pool, AsyncExitStack() as stack:
         began = time.perf_counter()
 

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.walls.protections import pid_of
 from tests.cluster.machines import RAY_PORT, Machines, lacking
 
@@ -40,7 +40,7 @@ class Keeper:
 
     async def fill(self) -> float:
         """Start all; the sum of their Pss in MB."""
-        pool = await self._stack.enter_async_context(KernelPool(SandboxSettings(warm=0, max_live=self._n, cell_timeout_s=300)))
+        pool = await self._stack.enter_async_context(KernelPool(KernelLimits(warm=0, max_live=self._n, cell_timeout_s=300)))
         turn = asyncio.Semaphore(STARTING)
 
         async def start() -> None:

@@ -29,7 +29,6 @@ from hardware import processor
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from nbrl.tasks.learner.checkpoint.hugging_face import stochastic
 from nbrl.tasks.seeds import derive_seed
 
 RESULTS = Path(__file__).parent / "results" / "publish_rounding.jsonl"
@@ -42,6 +41,14 @@ EXPORTS: dict[str, Export] = {
     "nearest": lambda name, weight, step: weight.bfloat16().float(),
     "stochastic": lambda name, weight, step: stochastic(weight, derive_seed("export", step, name)).float(),
 }
+
+
+def stochastic(weight: Tensor, seed: int) -> Tensor:
+    """Return each number as one of the two beside it in bfloat16, the nearer one more likely."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = weight.contiguous().view(torch.int32)
+    noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32)
+    return ((bits + noise) & -(1 << 16)).view(torch.float32).bfloat16()
 
 
 def sampled(lm: Any, sequences: int, tokens: int) -> Tensor:

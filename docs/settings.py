@@ -12,17 +12,18 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from nbrl.infra.closed import declared
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.decisive import is_mapping, members
+from nbrl.tasks.runs.decisive import is_free, is_mapping, members
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings
 
 This page lists every key of a recipe. A recipe is a YAML file of these sections; `--set section.key=value` overrides a key. An
-unknown key, a value of the wrong kind or settings that cannot work together are errors before any work starts. Written by
-`docs/settings.py`.
+unknown key, a value of the wrong kind, settings that cannot work together, and a setting that cannot act are errors before any
+work starts. Written by `docs/settings.py`.
 
 A run may be continued with other values of the keys marked ↻, as long as `policy.path` holds the same model. Every other key
 decides what is computed and must stay as it was.
@@ -97,6 +98,15 @@ def default(field: FieldInfo) -> str:
     return json.dumps(value)
 
 
+def condition(field: FieldInfo) -> str:
+    """Return in words where the setting acts, if not everywhere."""
+    found = declared(field.json_schema_extra, "acts_if")
+    if not found:
+        return ""
+    values = [f"`{value}`" if value else "not set" for value in found["values"]]
+    return f"; acts where `{found['key']}` is {_either(values) if values else 'set'}"
+
+
 def section(path: str, model: type[BaseModel], title: str = "", note: str = "", free: bool = False) -> list[str]:
     """The table of a model's own keys under its heading, and then its sections. `free`: none of them decides a result."""
     doc = (model.__doc__ or "").strip().replace("\n    ", "\n")
@@ -105,18 +115,20 @@ def section(path: str, model: type[BaseModel], title: str = "", note: str = "", 
     below: list[str] = []
     for name, field in model.model_fields.items():
         inner = members(field.annotation)
-        may_change = free or field.json_schema_extra == {"decides": False}
+        may_change = free or is_free(field)
         dotted = f"{path}.{name}" if path else name
         for each in inner:
             optional = type(None) in get_args(field.annotation)
-            nested += section(*_place(dotted, field, each, inner), "Left out by default." if optional else "", may_change)
+            note = "Left out by default." if optional else condition(field).replace("; acts", "Acts")
+            nested += section(*_place(dotted, field, each, inner), note, may_change)
         if inner:
             continue
         words = "**required**" if field.is_required() else f"`{default(field)}`"
         if len(words) > LONG:
             below += [f"\nThe default of `{name}`:\n\n```text\n{default(field)}\n```"]
             words = "below"
-        lines.append(f"| `{name}` | {kind(field)} | {words} | {field.description or ''}{' ↻' if may_change else ''} |")
+        says = f"{field.description or ''}{condition(field)}{' ↻' if may_change else ''}"
+        lines.append(f"| `{name}` | {kind(field)} | {words} | {says} |")
     return [line for line in [*lines, *below] if line] + nested
 
 

@@ -19,9 +19,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from nbrl.infra.closed import ClosedModel
+from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.health import wait_until_healthy
@@ -44,6 +44,8 @@ HOOK = {"RAY_START_HOOK": "nbrl.infra.own_ray.head.leave_out"}
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
 STOP_GRACE_S = 0.3  # raylet and actors end in half of it; the other servers wait longer, with nothing to put in order
 CONNECT_S = 5.0  # Ray itself tries for minutes
+START_TIMEOUT_S = 120.0  # until our own cluster answers
+OBJECT_STORE_BYTES = 200 << 20  # rows of rollouts are small: what they made is in files
 
 
 class RaySettings(ClosedModel):
@@ -55,26 +57,22 @@ class RaySettings(ClosedModel):
     forward: tuple[str, ...] = Field(
         (),
         description="names of environment variables of this process that its workers in a joined cluster get too, such as "
-        "AWS_SECRET_ACCESS_KEY; their values are neither printed nor written to the storage, and no sandbox gets them",
+        "AWS_SECRET_ACCESS_KEY; their values are neither printed nor written to the storage, and no sandbox gets them. Workers "
+        "of nbrl's own cluster get all variables",
+        json_schema_extra=acts_if("address"),
     )
     num_cpus: int | None = Field(
-        default=None, ge=1, description="CPUs that nbrl's own cluster offers; those of this machine when not set"
+        default=None,
+        ge=1,
+        description="CPUs that nbrl's own cluster offers; those of this machine when not set",
+        json_schema_extra=acts_if("address", None),
     )
     num_gpus: int | None = Field(
-        default=None, ge=0, description="GPUs that nbrl's own cluster offers; those of this machine when not set"
+        default=None,
+        ge=0,
+        description="GPUs that nbrl's own cluster offers; those of this machine when not set",
+        json_schema_extra=acts_if("address", None),
     )
-    object_store_mb: int = Field(default=200, ge=80, description="shared memory of the object store of nbrl's own cluster")
-    start_timeout_s: float = Field(
-        default=120, gt=0, description="maximum seconds until nbrl's own cluster answers after its start"
-    )
-
-    @model_validator(mode="after")
-    def _one_or_the_other(self) -> "RaySettings":
-        if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
-            raise ValueError("num_cpus and num_gpus size our own cluster; they do nothing with an address")
-        if self.address is None and self.forward:
-            raise ValueError("forward acts in a cluster that is joined (ray.address); our own workers get all variables")
-        return self
 
 
 _child: Child | None = None
@@ -109,7 +107,7 @@ def start(settings: RaySettings, log_dir: Path) -> None:
     if address is None:
         assert _child is not None
         _read_token()
-        _wait(_child, settings.start_timeout_s)
+        _wait(_child, START_TIMEOUT_S)
         address = f"127.0.0.1:{_port}"
     else:
         check_address(address)
@@ -196,7 +194,7 @@ def _read_token() -> None:
 def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
     line = [sys.executable, str(HEAD), "start", "--head", "--block", "--disable-usage-stats", "--no-monitor"]
     line += ["--include-dashboard=false", "--include-log-monitor=false", "--node-ip-address=127.0.0.1", f"--port={port}"]
-    line += [f"--temp-dir={folder / 'ray'}", f"--object-store-memory={settings.object_store_mb << 20}"]
+    line += [f"--temp-dir={folder / 'ray'}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
     if settings.num_cpus is not None:
         line.append(f"--num-cpus={settings.num_cpus}")
     if settings.num_gpus is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from nbrl.infra.blobs import Blobs, LocalBlobs
-from nbrl.infra.closed import ClosedModel
+from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
@@ -44,6 +44,7 @@ class StorageSettings(ClosedModel):
         False,
         description="set it where a cluster is joined (ray.address) and root is a folder that every machine of it sees at the "
         "same path, as on a network file system",
+        json_schema_extra=acts_if("ray.address"),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.pool import one_kernel
-from nbrl.sandbox.settings import Protection, SandboxSettings
+from nbrl.sandbox.settings import KernelLimits, Protection, SandboxSettings
 from nbrl.sandbox.start import fresh
 from nbrl.sandbox.start.zygote import Zygote
 from nbrl.sandbox.walls.filesystem import find_bubblewrap
@@ -51,7 +51,7 @@ def _kernel(settings: SandboxSettings) -> Check:
 
 async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
     """Return the protections that a real kernel lacks if only the mandatory ones are required."""
-    lenient = settings.model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
+    lenient = KernelLimits.of(settings).model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
     if settings.provisioner == "bubblewrap":
         process = await fresh.start_kernel(lenient)
         await process.end()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nbrl.sandbox import untrusted
 from nbrl.sandbox.inside.channel import LENGTH, frame
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.share import Share
 
 CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -35,7 +35,7 @@ class HostCalls:
     counts the requests; those beyond `calls_per_kernel` are refused.
     """
 
-    def __init__(self, settings: SandboxSettings) -> None:
+    def __init__(self, settings: KernelLimits) -> None:
         self._settings = settings
         self._due = 0.0
         self._share = Share()

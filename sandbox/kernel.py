@@ -14,7 +14,7 @@ from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.jupyter.connection import Connection
 from nbrl.sandbox.jupyter.messages import KernelMessage
 from nbrl.sandbox.jupyter.outputs import Execution, Outputs, Status
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.start.kernel_process import KernelProcess
 from nbrl.sandbox.workspace import Workspace
 
@@ -47,7 +47,7 @@ class SandboxKernel:
     only a machine that runs out of memory may end both.
     """
 
-    def __init__(self, process: KernelProcess, host_calls: HostCalls, settings: SandboxSettings) -> None:
+    def __init__(self, process: KernelProcess, host_calls: HostCalls, settings: KernelLimits) -> None:
         self.host_calls = host_calls
         self.files = Workspace(process.workspace, settings)
         self._process = process

@@ -9,7 +9,7 @@ from typing import Self
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.host_calls import CallHandler, HostCalls
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits, SandboxSettings
 from nbrl.sandbox.start import descriptors, fresh
 from nbrl.sandbox.start.kernel_process import OWN_CHANNELS, KernelProcess
 from nbrl.sandbox.start.zygote import Zygote
@@ -39,7 +39,7 @@ class KernelPool:
     """
 
     def __init__(self, settings: SandboxSettings, *, prelude: str = "") -> None:
-        self._settings = settings
+        self._settings = KernelLimits.of(settings)
         self._prelude = prelude
         self._live = asyncio.Semaphore(settings.max_live)
         self._warm: list[asyncio.Task[_CleanKernel]] = []

@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerBase
 
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.start import fresh
 from nbrl.sandbox.start.kernel_process import KernelProcess
 from nbrl.sandbox.start.zygote import Zygote
@@ -23,11 +23,11 @@ _ACTING = {
 
 class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
     """A fresh interpreter in its own bubblewrap for each kernel. The `config` of the kernel spec's metadata may hold
-    the fields of SandboxSettings that are about the kernel itself. Raises ValueError for any other."""
+    the fields of KernelLimits that are about the kernel itself. Raises ValueError for any other."""
 
     def __init__(self, **given: Any) -> None:
         fields = {name: given.pop(name) for name in given.keys() - {*self.class_trait_names()}}
-        self.settings = SandboxSettings.model_validate(fields)
+        self.settings = KernelLimits.model_validate(fields)
         if idle := sorted(fields.keys() - _ACTING):
             raise ValueError(f"{', '.join(idle)}: acts in a KernelPool only; take it out of the kernel spec's config")
         super().__init__(**given)

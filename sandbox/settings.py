@@ -8,7 +8,7 @@ Protection = Literal["namespaces", "no_network", "no_capabilities", "seccomp", "
 
 
 class SandboxSettings(BaseModel):
-    """Limits of one kernel and of the pool that hands out kernels; every limit is enforced."""
+    """Limits of one kernel and of the pool of kernels that a recipe may set; every limit is enforced."""
 
     INDISPENSABLE: ClassVar[frozenset[Protection]] = frozenset({"namespaces", "no_network", "no_capabilities"})
 
@@ -26,21 +26,10 @@ class SandboxSettings(BaseModel):
     )
     warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand", json_schema_extra={"decides": False})
     max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included", json_schema_extra={"decides": False})
-    start_timeout_s: float = Field(
-        60.0,
-        gt=0,
-        description="maximum seconds until a new kernel answers; after that its start has failed",
-        json_schema_extra={"decides": False},
-    )
 
     preload: tuple[str, ...] = Field(
         ("numpy", "numpy.random"), description="modules that the zygote imports ahead of kernels, if installed"
     )
-
-    cell_timeout_s: float = Field(
-        30.0, gt=0, description="wall time of a cell before it is interrupted; a run has agent.cell_timeout_s"
-    )
-    interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
 
     memory_mb: int = Field(
         512, ge=64, description="private memory of one process; a control group bounds the kernel to this plus its tmpfs plus 64"
@@ -52,25 +41,11 @@ class SandboxSettings(BaseModel):
     file_mb: int = Field(64, ge=1, description="largest single file")
 
     output_bytes: int = Field(65536, ge=1024, description="UTF-8 bytes kept of a cell's outputs; the middle is cut")
-    image_bytes: int = Field(
-        1024 * 1024, ge=0, description="largest PNG image kept of a cell's outputs; a larger one becomes text"
-    )
-    images: int = Field(4, ge=0, description="images kept of one cell; further ones become text")
-    expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression evaluated with a cell")
-    message_bytes: int = Field(
-        2 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
-    )
 
     call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
-    call_bytes: int = Field(1024 * 1024, ge=1024, description="largest request or answer of a host call")
     calls_per_kernel: int = Field(1000, ge=1, description="host calls that one kernel may make in its lifetime")
-    calls_per_s: float = Field(
-        50.0, gt=0, description="host calls per second, after a burst of the same number; further calls wait"
-    )
 
-    collect_files: int = Field(64, ge=0, description="files collected from one workspace; not in a run")
     collect_file_bytes: int = Field(8 * 1024 * 1024, ge=1, description="largest file collected from a workspace")
-    collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes collected from one workspace; not in a run")
 
     require: tuple[Protection, ...] = Field(
         ("namespaces", "no_network", "no_capabilities", "seccomp"),
@@ -85,6 +60,43 @@ class SandboxSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _walls_stand(self) -> Self:
+        if missing := sorted(self.INDISPENSABLE - {*self.require}):
+            raise ValueError(f"require leaves out {', '.join(missing)}: no kernel runs without; add it (seccomp may be left out)")
+        return self
+
+
+class KernelLimits(SandboxSettings):
+    """All limits: those of a recipe, and those that programs set which use kernels without a run."""
+
+    start_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="maximum seconds until a new kernel answers; after that its start has failed",
+    )
+    cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
+    interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
+    image_bytes: int = Field(
+        1024 * 1024, ge=0, description="largest PNG image kept of a cell's outputs; a larger one becomes text"
+    )
+    images: int = Field(4, ge=0, description="images kept of one cell; further ones become text")
+    expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression evaluated with a cell")
+    message_bytes: int = Field(
+        2 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
+    )
+    call_bytes: int = Field(1024 * 1024, ge=1024, description="largest request or answer of a host call")
+    calls_per_s: float = Field(
+        50.0, gt=0, description="host calls per second, after a burst of the same number; further calls wait"
+    )
+    collect_files: int = Field(64, ge=0, description="files collected from one workspace")
+    collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes collected from one workspace")
+
+    @classmethod
+    def of(cls, settings: SandboxSettings) -> Self:
+        """Return the limits with these settings, or the settings themselves if they are limits."""
+        return settings if isinstance(settings, cls) else cls(**dict(settings))
+
+    @model_validator(mode="after")
     def _messages_hold_what_is_kept(self) -> Self:
         # A picture comes as base64, a reply with all its expressions; either comes with some words around it.
         for name, size in (("image_bytes", 4 * self.image_bytes // 3), ("expression_bytes", self.expression_bytes)):
@@ -92,10 +104,4 @@ class SandboxSettings(BaseModel):
                 raise ValueError(
                     f"{name} does not fit into a message of message_bytes ({self.message_bytes}): raise message_bytes"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _walls_stand(self) -> Self:
-        if missing := sorted(self.INDISPENSABLE - {*self.require}):
-            raise ValueError(f"require leaves out {', '.join(missing)}: no kernel runs without; add it (seccomp may be left out)")
         return self

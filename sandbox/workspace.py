@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.openat2 import open_beneath
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 
 _DEPTH = 8
 _ENTRIES = 10_000
@@ -44,7 +44,7 @@ class Collected:
 class Workspace:
     """One kernel's workspace. It outlives its kernel, so that the files of one that died can be collected, until `close`."""
 
-    def __init__(self, folder: int, settings: SandboxSettings) -> None:
+    def __init__(self, folder: int, settings: KernelLimits) -> None:
         self._folder = os.dup(folder)
         self._settings = settings
 

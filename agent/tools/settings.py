@@ -13,6 +13,7 @@ from nbrl.agent.tools.names import check_tool_name
 BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Variable = Annotated[str, Field(pattern=_VARIABLE)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Settings(BaseModel):
@@ -55,18 +56,16 @@ class ModelSettings(_Settings):
 class SimulatedSearch(_Settings):
     """Search that a model answers with documents it writes, knowing the question's answers (ZeroSearch, arXiv 2505.04588).
 
-    In training documents are noisy with a probability that goes from `noise_start` to `noise_end`; in an evaluation none is.
+    In training documents are noisy with a probability that changes as `noise` says; in an evaluation none is.
     """
 
     engine: Literal["simulated"] = Field(description="a model writes what search finds")
     model: ModelSettings = Field(description="the model that writes the documents")
     temperature: float = Field(0.8, ge=0, le=2, description="temperature of the model")
-    documents: int = Field(5, ge=1, le=20, description="documents returned")
-    words: int = Field(30, ge=5, le=200, description="words of a document, about")
-    noise_start: float = Field(0.0, ge=0, le=1, description="probability of noisy documents when training begins")
-    noise_end: float = Field(0.5, ge=0, le=1, description="probability of noisy documents when training ends")
+    noise: tuple[Probability, Probability] = Field(
+        (0.0, 0.5), description="probability of noisy documents when training begins, and noise_iterations later"
+    )
     noise_iterations: int = Field(200, ge=1, description="iterations of the training over which the noise changes")
-    noise_base: float = Field(4.0, gt=1, description="base of the curve between both; with a larger one more of it comes late")
 
 
 SearchSettings = CorpusSearch | WebSearch | SimulatedSearch
@@ -78,17 +77,19 @@ class PageSettings(_Settings):
     reader: Literal["direct", "jina"] = Field(
         "direct", description="who fetches a page: direct, this host; jina, the reader at base_url"
     )
-    base_url: str = Field("https://r.jina.ai", description="address of the reader; jina only")
-    max_bytes: int = Field(5_000_000, ge=1_000, description="largest page; direct only")
+    base_url: str = Field(
+        "https://r.jina.ai",
+        description="address of the reader",
+        json_schema_extra={"acts_if": {"key": "reader", "values": ["jina"]}},
+    )
+    max_bytes: int = Field(
+        5_000_000,
+        ge=1_000,
+        description="largest page",
+        json_schema_extra={"acts_if": {"key": "reader", "values": ["direct"]}},
+    )
     max_chars: int = Field(100_000, ge=100, description="longest text returned; the rest is cut")
     timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one page")
-
-    @model_validator(mode="after")
-    def _of_the_reader(self) -> "PageSettings":
-        idle = "base_url" if self.reader == "direct" else "max_bytes"
-        if self.__dict__[idle] != type(self).model_fields[idle].default:
-            raise ValueError(f"{idle} does nothing with reader {self.reader}; leave it out")
-        return self
 
 
 class FileSettings(_Settings):
@@ -102,10 +103,16 @@ class McpSettings(_Settings):
     """A Model Context Protocol server: a program started on the host (`command`) or a streamable HTTP endpoint (`url`)."""
 
     command: tuple[str, ...] = Field((), description="program and arguments; it speaks on its standard input and output")
-    environment: tuple[Variable, ...] = Field((), description="variables of the host's environment that the program gets")
+    environment: tuple[Variable, ...] = Field(
+        (),
+        description="variables of the host's environment that the program gets",
+        json_schema_extra={"acts_if": {"key": "command", "values": []}},
+    )
     url: str = Field("", description="address of a streamable HTTP endpoint; instead of command")
     headers: dict[str, Variable] = Field(
-        default_factory=dict, description="name of a header: environment variable with its value"
+        default_factory=dict,
+        description="name of a header: environment variable with its value",
+        json_schema_extra={"acts_if": {"key": "url", "values": []}},
     )
     tools: tuple[str, ...] | None = Field(None, description="the tools of this server that are used; all when not set")
     timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one call, and of the start")
@@ -114,10 +121,6 @@ class McpSettings(_Settings):
     def _one_way(self) -> "McpSettings":
         if bool(self.command) == bool(self.url):
             raise ValueError("an MCP server has either a command or a url")
-        if self.environment and self.url:
-            raise ValueError("environment is for a server with a command; one with a url gets headers")
-        if self.headers and self.command:
-            raise ValueError("headers are for a server with a url; one with a command gets environment")
         return self
 
 

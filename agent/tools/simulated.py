@@ -15,6 +15,7 @@ from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.settings import SimulatedSearch
 
 DOCUMENT_CHARS = 1_000
+DOCUMENTS, WORDS, NOISE_BASE = 5, 30, 4.0  # as in the authors' runs
 _NUMBERED = re.compile(r"[\s*#]*\[?(?:doc(?:ument)?\s*)?\d{1,2}[\].):*]+\s+(.*)", re.IGNORECASE)
 _TASK = """You play a search engine. Somebody tries to answer a question and types a query; write what the search finds.
 
@@ -43,7 +44,7 @@ class SimulatedQuestion:
     progress: float | None
 
 
-def noise(progress: float, start: float, end: float, base: float) -> float:
+def noise(progress: float, start: float, end: float, base: float = NOISE_BASE) -> float:
     """Return the probability that a search finds noisy documents: p_i of ZeroSearch (arXiv 2505.04588), with i/m = `progress`.
 
     p_i = p_s + (b^(i/m) - 1) / (b - 1) · (p_e - p_s): `start` at the first step, `end` at the last, and with a larger `base` more
@@ -78,31 +79,31 @@ def simulated_search(model: ChatModel, settings: SimulatedSearch, asked: Simulat
         chance, seed = draw(asked.seed, next(calls))
         wanted = 0.0
         if asked.progress is not None:
-            wanted = noise(asked.progress, settings.noise_start, settings.noise_end, settings.noise_base)
-        prompt = _prompt(asked, query[:QUERY_CHARS], settings, noisy=chance < wanted)
+            wanted = noise(asked.progress, *settings.noise)
+        prompt = _prompt(asked, query[:QUERY_CHARS], noisy=chance < wanted)
         reply = await model.ask(prompt, {"temperature": settings.temperature, "seed": seed})
-        return "\n".join(f"[{number}] {text}" for number, text in enumerate(_documents(reply, settings.documents), 1))
+        return "\n".join(f"[{number}] {text}" for number, text in enumerate(_documents(reply), 1))
 
     return FunctionTool(search)
 
 
-def _prompt(asked: SimulatedQuestion, query: str, settings: SimulatedSearch, *, noisy: bool) -> str:
+def _prompt(asked: SimulatedQuestion, query: str, *, noisy: bool) -> str:
     return _TASK.format(
         question=asked.question,
         answer=" or ".join(asked.answers),
         query=" ".join(query.split()),
-        documents=settings.documents,
-        words=settings.words,
+        documents=DOCUMENTS,
+        words=WORDS,
         kind="noisy" if noisy else "useful",
         rule=_NOISY if noisy else _USEFUL,
     )
 
 
-def _documents(reply: str, most: int) -> list[str]:
+def _documents(reply: str) -> list[str]:
     """Return the documents of a reply, one a line, without their numbers. Raises ServiceError if there are none."""
     lines = reply.rpartition("</think>")[2].splitlines()  # some servers leave a model's thoughts in its answer
     numbered = [found[1] for line in lines if (found := _NUMBERED.fullmatch(line))]
     documents = [text for line in numbered or lines if (text := " ".join(line.split())[:DOCUMENT_CHARS])]
     if not documents:
         raise ServiceError("the model behind the tool wrote no documents; search again")
-    return documents[:most]
+    return documents[:DOCUMENTS]

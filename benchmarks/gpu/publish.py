@@ -24,28 +24,25 @@ def measure(row: Row, given: Given) -> None:
     join(given)
     shape, model = "tiny" if given.tiny else "small", given.scratch / "model"
     row.add("model_made", lambda: make_model(SHAPES[shape], str(model), torch.bfloat16, given.device.type), needed=True)
-    for rounding in ("nearest", "stochastic"):
-        row.add(rounding, lambda rounding=rounding: exported(given, model, shape, rounding))  # type: ignore[misc]
+    row.add("nearest", lambda: exported(given, model, shape, "nearest"))
     row.add("comparison", lambda: comparison(given, given.scratch / "nearest" / "hf"))
     row.add("buckets", lambda: buckets(given, given.scratch / "nearest" / "hf"))
     dist.destroy_process_group()
 
 
-def exported(given: Given, model: Path, shape: str, rounding: str) -> dict[str, Any]:
-    """Return how many of the learner's weights the export has as the nearest numbers of bfloat16, and as one of those beside."""
+def exported(given: Given, model: Path, shape: str, name: str) -> dict[str, Any]:
+    """Return how many of the learner's weights the export has as the nearest numbers of bfloat16."""
     settings: dict[str, Any] = {"dtype": "bfloat16", "lr": 1e-5, "kl_coefficient": 0.0, "activation_checkpointing": True}
     learner = make_learner(given, model, **settings, tokens_per_micro_batch=20_000)
-    result = learner.execute(write_order(given, l0_trajectories(given, shape), rounding, rounding=rounding))
+    result = learner.execute(write_order(given, l0_trajectories(given, shape), name))
     found, before = weights(given, result), load_file(model / "model.safetensors")
     assert learner._loaded is not None
     held = {name: whole(each) for name, each in learner._loaded.policy.lm.named_parameters()}
-    counts = dict.fromkeys(("numbers", "beside", "nearest", "changed"), 0)
+    counts = dict.fromkeys(("numbers", "nearest", "changed"), 0)
     for name, weight in held.items():
         there = found[name].to(weight.device)
         counts["numbers"] += weight.numel()
         counts["nearest"] += int((there == weight.bfloat16()).sum())
-        distance = (there.float() - weight).abs()
-        counts["beside"] += int((distance <= weight.abs() * 2**-7).sum())
         counts["changed"] += int((there != before[name].to(weight.device)).sum())
     return {"same_names": held.keys() == found.keys()} | counts
 

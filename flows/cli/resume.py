@@ -6,14 +6,13 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.stored import Restarts, Root, Set, TakeOver, Trust, storage_at, with_restarts
+from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, storage_at
 from nbrl.flows.cli.train import train_run
 
 
 def resume(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
     set_: Set = None,
-    restarts: Restarts = None,
     root: Root = ROOT,
     redo: Annotated[
         str | None,
@@ -39,7 +38,7 @@ def resume(
 
         if redo is not None:
             chosen.append(parse(redo))
-        config = trusted_config(storage_at(root), checked_name(run), with_restarts(set_, restarts), trust)
+        config = trusted_config(storage_at(root), checked_name(run), set_ or [], trust)
         return preflight(config, "train", run), run
 
     train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)

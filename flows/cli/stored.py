@@ -33,9 +33,6 @@ Trust = Annotated[
         "--trust", help="let a run that was begun elsewhere start the programs, and ask the servers, that its settings name"
     ),
 ]
-Restarts = Annotated[
-    int | None, typer.Option("--restarts", min=0, help="how often in a row all services are started again after one failed")
-]
 Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
 
 
@@ -74,11 +71,6 @@ def storage_at(root: str) -> "Storage":
     if not root.strip():
         raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")
     return Storage(StorageSettings(root=root))
-
-
-def with_restarts(overrides: list[str] | None, restarts: int | None) -> list[str]:
-    """Return the overrides of `--set`, and the one that `--restarts` stands for."""
-    return [*(overrides or []), *([] if restarts is None else [f"restarts={restarts}"])]
 
 
 def checked_home(folder: str) -> str:

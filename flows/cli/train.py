@@ -8,7 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
+from nbrl.flows.cli.stored import Recipe, Set, TakeOver, home_flag, root_flag
 from nbrl.flows.display.terminal import out, say
 
 
@@ -18,7 +18,6 @@ def train(
         str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
     ] = None,
     set_: Set = None,
-    restarts: Restarts = None,
     take_over: TakeOver = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
     measure: Annotated[
@@ -33,11 +32,11 @@ def train(
         from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
-        start = prepared(recipe, with_restarts(set_, restarts), "train", name)
+        start = prepared(recipe, set_ or [], "train", name)
         if dry_run or measure:
             _plan(start)
             if measure:
-                _measure(start if run is None else prepared(recipe, with_restarts(set_, restarts), "train"))
+                _measure(start if run is None else prepared(recipe, set_ or [], "train"))
             return None
         return start, name or new_name(start.config.name)
 

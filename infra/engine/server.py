@@ -171,7 +171,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapters: Mapping[str
     folder, door = temporary(), place.door
     keys = folder / "keys.yaml"
     write_keys(keys, door.key, door.administrator or door.key)
-    seed, number = settings.base_seed + index, member.number if member else 0
+    seed, number = index, member.number if member else 0
     variables = os.environ | {"TMPDIR": str(folder)} | ({"SGLANG_HOST_IP": door.host} if member and not number else {})
     child = Child.start(
         command(settings, model_path, place.port, seed, place.room, version, adapters, door, keys, member),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from nbrl.infra.closed import FREE, ClosedModel
+from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.gpu import gpus
 from nbrl.infra.placement import Resources
 
@@ -40,7 +40,7 @@ class EngineSettings(ClosedModel):
         default=1,
         ge=1,
         description="machines of a cluster over which one engine is split; each gives it tensor_parallel / machines GPUs",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("ray.address"),
     )
     max_total_tokens: int | None = Field(
         default=None,
@@ -56,10 +56,9 @@ class EngineSettings(ClosedModel):
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that one engine takes, such as {engine: 1}: it is placed where they are",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("ray.address"),
     )
     threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra=FREE)
-    base_seed: int = Field(0, description="seed of the first engine's sampling; each further engine has the next number")
     seeded_sampling: bool = Field(
         False, description="sample each request with a seed of its own, so that the same request gives the same tokens"
     )

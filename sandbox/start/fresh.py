@@ -7,13 +7,13 @@ from typing import Any
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.inside.channel import frame
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.start.bubblewrap import Bubblewrap, receive_handles
 from nbrl.sandbox.start.kernel_process import Address, KernelProcess, name_sockets, unbound
 from nbrl.sandbox.walls.filesystem import WORKSPACE
 
 
-async def start_kernel(settings: SandboxSettings) -> KernelProcess:
+async def start_kernel(settings: KernelLimits) -> KernelProcess:
     """Start a fresh interpreter with a stock ipykernel in its own bubblewrap."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     sockets = unbound()
@@ -53,7 +53,7 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
         raise
 
 
-def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]:
+def birth_message(address: Address, settings: KernelLimits) -> dict[str, Any]:
     """Return the first message to a kernel. Its only secret is the kernel's own key."""
     mib = 1024 * 1024
     return {

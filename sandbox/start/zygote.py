@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.start.bubblewrap import Bubblewrap, memory_file, receive_handles
 from nbrl.sandbox.start.fresh import birth_message
 from nbrl.sandbox.start.kernel_process import CHANNELS, Address, KernelProcess, name_sockets, readable, unbound
@@ -20,14 +20,14 @@ from nbrl.sandbox.start.kernel_process import CHANNELS, Address, KernelProcess, 
 class Zygote:
     """One sandbox with a prepared interpreter in it; kernels forked from it end with it."""
 
-    def __init__(self, settings: SandboxSettings, bubblewrap: Bubblewrap, control: socket.socket) -> None:
+    def __init__(self, settings: KernelLimits, bubblewrap: Bubblewrap, control: socket.socket) -> None:
         self._settings = settings
         self._bubblewrap = bubblewrap
         self._control = control
         self._numbers = itertools.count()
 
     @classmethod
-    async def start(cls, settings: SandboxSettings, prelude: str = "") -> "Zygote":
+    async def start(cls, settings: KernelLimits, prelude: str = "") -> "Zygote":
         """Start a zygote and wait until its libraries are imported and the trusted `prelude` has run, once for all kernels."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         source = memory_file(prelude.encode())

@@ -2,24 +2,19 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from nbrl.infra.closed import FiniteModel
+from nbrl.infra.closed import FiniteModel, acts_if
 
 GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl")
 OVER_TOKENS = ("bilevel_gae", "bilevel_reinforce_pp")
 WITH_CRITIC = ("gae", *OVER_TOKENS)
-USERS = {
-    "gamma": ("reinforce_pp", *WITH_CRITIC),
-    "lam": ("gae", "bilevel_gae"),
-    "token_gamma": OVER_TOKENS,
-    "token_lam": OVER_TOKENS,
-}
+_OVER_TOKENS = acts_if("estimator", *OVER_TOKENS)
 
 
 class AdvantageSettings(FiniteModel):
-    """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step; each is refused if the
-    estimator does not use it. The group-relative estimators score whole trajectories, undiscounted.
+    """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step. The group-relative
+    estimators score whole trajectories, undiscounted.
     """
 
     estimator: Literal[
@@ -33,11 +28,24 @@ class AdvantageSettings(FiniteModel):
         "bilevel_gae",
         "bilevel_reinforce_pp",
     ] = Field("reinforce_pp", description="how step rewards become advantages: see docs/learning.md")
-    gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_*")
-    lam: float = Field(0.95, ge=0, le=1, description="lambda of GAE over steps: gae, bilevel_gae")
-    token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token: bilevel_*")
-    token_lam: float = Field(0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step: bilevel_*")
-
+    gamma: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="discount from step to step",
+        json_schema_extra=acts_if("estimator", "reinforce_pp", *WITH_CRITIC),
+    )
+    lam: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="lambda of GAE over steps",
+        json_schema_extra=acts_if("estimator", "gae", "bilevel_gae"),
+    )
+    token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token", json_schema_extra=_OVER_TOKENS)
+    token_lam: float = Field(
+        0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step", json_schema_extra=_OVER_TOKENS
+    )
     per_ability: bool = Field(
         False,
         description="then whiten them within each ability, over its sampled tokens in the batch, so that no ability outweighs "
@@ -47,10 +55,3 @@ class AdvantageSettings(FiniteModel):
     @property
     def with_critic(self) -> bool:
         return self.estimator in WITH_CRITIC
-
-    @model_validator(mode="after")
-    def _acts(self) -> "AdvantageSettings":
-        for name, value in self.model_dump(include=set(USERS)).items():
-            if self.estimator not in USERS[name] and value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no effect with {self.estimator}; leave it out, or use {' or '.join(USERS[name])}")
-        return self

@@ -16,7 +16,6 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.batch import Batch, make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
-from nbrl.tasks.learner.checkpoint.hugging_face import Rounding
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
 from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.model.load import Adapters, Layers, load_critic, load_sharded, stored_dtype
@@ -203,9 +202,7 @@ class Learner:
 
     def _export(self, policy: PolicyModel, folder: Path, order: UpdateOrder) -> None:
         dtype = torch.float32 if order.dtype == "float32" else self._stored_dtype
-        rounded = Rounding(dtype, order.seed if order.rounding == "stochastic" else None)
-        # Adapters are merged in float32, and what is drawn for a weight must not depend on the sharding.
-        early = None if self._settings.lora or rounded.seed is not None else dtype
+        early = None if self._settings.lora else dtype  # adapters are merged in float32
         weights = hugging_face.gather_weights(policy, self._ranks, self._device, early)
 
         def save() -> None:
@@ -214,7 +211,7 @@ class Learner:
                 if self._settings.lora:
                     write(folder / ADAPTER, weights, self._settings.lora)
                     complete = merged(weights, self._settings.lora)
-                hugging_face.write(folder / HF, policy, complete, self._model_path, rounded)
+                hugging_face.write(folder / HF, policy, complete, self._model_path, dtype)
             except Exception as error:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 

@@ -37,7 +37,6 @@ class UpdateOrder(ClosedModel):
     `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
     `steps`: optimiser steps, each on its share of the trajectories; None takes `epochs` and `minibatches` of the settings.
     `staleness`: updates between the weights that sampled and those of `checkpoint_in`; 0 where the loss does not read it.
-    `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
     `proof_token_ids`: the sequence on which the new weights are proved; None takes sampled actions of the batch.
     `state`: whether the checkpoint gets the state to go on from: before the order is answered, later, beside what the learner
     does next, or not at all.
@@ -55,7 +54,6 @@ class UpdateOrder(ClosedModel):
     dtype: Literal["float32", "stored"] = "stored"
     steps: int | None = Field(None, ge=1)
     staleness: int = Field(0, ge=0)
-    rounding: Literal["nearest", "stochastic"] = "nearest"
     proof_token_ids: list[int] | None = Field(None, min_length=2)
     state: Literal["awaited", "later", "none"] = "awaited"
     repeats: list["UpdateOrder"] = Field([])

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nbrl.infra.closed import FREE, FiniteModel
+from nbrl.infra.closed import FREE, FiniteModel, acts_if
 from nbrl.infra.gpu import computes_in_bfloat16
 from nbrl.infra.placement import Resources
 
@@ -119,7 +119,7 @@ class StepSettings(FiniteModel):
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that each rank takes, such as {learner: 1}: it is placed where they are",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("ray.address"),
     )
     threads_per_worker: int = Field(1, ge=1, description="CPU threads of one worker's tensor operations", json_schema_extra=FREE)
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -179,6 +179,9 @@ class StepSettings(FiniteModel):
         return self.dtype
 
 
+_FALLING, _WITH_KL = acts_if("lr_schedule", "linear", "cosine"), acts_if("kl_coefficient")
+
+
 class UpdateSettings(StepSettings):
     """How a batch is turned into optimiser steps: by default one, strictly on-policy."""
 
@@ -186,7 +189,7 @@ class UpdateSettings(StepSettings):
         (),
         description="what is kept in host memory instead of on the GPU: optimizer (trained weights, gradients and moments, "
         "with the optimiser step on the CPU), reference (its weights)",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("device", "auto", "cuda"),
     )
     loss: LossSettings = Field(PolicyGradientLoss(), description="what a step makes smaller: see docs/learning.md")
     epochs: int = Field(1, ge=1, description="passes over a batch")
@@ -195,7 +198,10 @@ class UpdateSettings(StepSettings):
         "token_mean", description="how tokens are weighted: see docs/learning.md"
     )
     fixed_length: int | None = Field(
-        None, ge=1, description="tokens by which a trajectory's sum is divided; for aggregation fixed_length"
+        None,
+        ge=1,
+        description="tokens by which a trajectory's sum is divided",
+        json_schema_extra=acts_if("aggregation", "fixed_length"),
     )
     tis: TisSettings | None = None
     ess_floor: float = Field(
@@ -208,16 +214,20 @@ class UpdateSettings(StepSettings):
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate after the warm-up")
-    lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")
-    lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr at which linear and cosine end")
+    lr_decay_steps: int | None = Field(
+        None, ge=1, description="optimiser step at which linear and cosine reach lr_floor", json_schema_extra=_FALLING
+    )
+    lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr at which linear and cosine end", json_schema_extra=_FALLING)
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
         "k3",
         description="estimator of each sampled token's KL: with d = logp_ref - logp, k1 is -d, k2 is d²/2, k3 is exp(d) - d - 1",
+        json_schema_extra=_WITH_KL,
     )
-    kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
-    kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp in the estimate")
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss", description="a term of the loss, or a penalty on each step's reward", json_schema_extra=_WITH_KL
+    )
     critic: CriticSettings | None = None
 
     @property
@@ -263,24 +273,18 @@ class UpdateSettings(StepSettings):
 
     @model_validator(mode="after")
     def _aggregates(self) -> Self:
-        if (self.aggregation == "fixed_length") != (self.fixed_length is not None):
-            raise ValueError("aggregation fixed_length and the number fixed_length need each other; set both or neither")
+        if self.aggregation == "fixed_length" and self.fixed_length is None:
+            raise ValueError("aggregation fixed_length needs the number fixed_length; set it")
         return self
 
     @model_validator(mode="after")
     def _regularises(self) -> Self:
-        fields = type(self).model_fields
-        inert = [name for name in ("kl_estimator", "kl_in", "kl_clamp") if self.__dict__[name] != fields[name].default]
-        if self.kl_coefficient == 0 and inert:
-            raise ValueError(f"{inert[0]} has no effect with kl_coefficient 0; leave it out, or set a coefficient")
         if self.kl_coefficient > 0 and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError("k1 in the loss only adds noise, its gradient is 0 on average; use k2, k3, or kl_in reward")
         return self
 
     @model_validator(mode="after")
     def _offloads(self) -> Self:
-        if self.offload and self.device == "cpu":
-            raise ValueError("offload moves state from a GPU to the host and has no effect with device cpu; leave it out")
         if "reference" in self.offload and self.lora:
             raise ValueError("offload of the reference has no effect with lora: it is the policy without adapters; leave it out")
         if "reference" in self.offload and self.kl_coefficient == 0:
@@ -289,9 +293,6 @@ class UpdateSettings(StepSettings):
 
     @model_validator(mode="after")
     def _schedules(self) -> Self:
-        if self.lr_schedule == "constant":
-            if self.lr_decay_steps is not None or self.lr_floor:
-                raise ValueError("lr_decay_steps and lr_floor have no effect with lr_schedule constant; use linear or cosine")
-        elif self.lr_decay_steps is None or self.lr_decay_steps <= self.warmup_steps:
+        if self.lr_schedule != "constant" and (self.lr_decay_steps is None or self.lr_decay_steps <= self.warmup_steps):
             raise ValueError(f"lr_schedule {self.lr_schedule} needs lr_decay_steps, a number above warmup_steps")
         return self

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from nbrl.infra.closed import FiniteModel
+from nbrl.infra.closed import FiniteModel, acts_if
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 
 # What L0's training passes to its QA reward (repository cmriat/l0); the paper names 0.4, 0.5 and 0.1.
@@ -49,7 +49,7 @@ class RewardSettings(FiniteModel):
     execution: float = Field(0.1, ge=0, description="weight of cells that run without an error")
     length: float = Field(0.0, ge=0, description="weight of thoughts about length_target words long")
     length_target: int | None = Field(None, ge=1, description="target number of words of a thought; for the weight length")
-    qa_weights: QaWeights = QaWeights()
+    qa_weights: QaWeights = Field(QaWeights(), json_schema_extra=acts_if("qa"))
     judge: JudgeSettings | None = None
     compat: Literal["none", "l0"] = Field(
         "none",
@@ -60,7 +60,7 @@ class RewardSettings(FiniteModel):
     @model_validator(mode="before")
     @classmethod
     def _weights_of_l0(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("compat") != "l0":
+        if not isinstance(given, dict) or given.get("compat") != "l0" or given.get("qa") == 0:
             return given
         weights = given.get("qa_weights", {})
         return {**given, "qa_weights": L0_WEIGHTS | weights} if isinstance(weights, dict) else given
@@ -75,9 +75,6 @@ class RewardSettings(FiniteModel):
     def _acts(self) -> "RewardSettings":
         if (self.length > 0) != (self.length_target is not None):
             raise ValueError("the weight length and length_target need each other; set both or neither")
-        default = QaWeights.model_validate(L0_WEIGHTS if self.compat == "l0" else {})
-        if self.qa == 0 and self.qa_weights != default:
-            raise ValueError("qa_weights has no effect with qa 0; leave it out, or set a weight")
         if self.compat == "l0" and self.qa == 0 and self.execution == 0:
             raise ValueError("compat l0 has no effect with qa 0 and execution 0; leave it out, or set a weight")
         return self

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pydantic import Field, model_validator
 
 from nbrl.agent.tools.settings import ToolSettings
-from nbrl.infra.closed import FREE, ClosedModel
+from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.placement import Resources
 
 
@@ -37,7 +37,7 @@ class RolloutSettings(ClosedModel):
     resources: Resources = Field(
         {},
         description="resources of the Ray cluster that one runner takes, such as {sandbox: 1}: it is placed where they are",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("ray.address"),
     )
     episodes_per_runner: int = Field(
         8,

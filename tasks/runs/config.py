@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.infra.closed import FREE, ClosedModel
+from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus
 from nbrl.infra.node_cache import NodeSettings
@@ -42,11 +42,6 @@ class PublishSettings(ClosedModel):
         "auto",
         description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is "
         "float32 where the engine computes in it, as on a CPU. Of a small step, weights in bfloat16 keep next to nothing",
-    )
-    rounding: Literal["nearest", "stochastic"] = Field(
-        "nearest",
-        description="how weights become bfloat16: to the nearest number, or at random to one of the two beside it, so that "
-        "small steps arrive in the mean, at the price of more noise",
     )
     tolerance: float = Field(
         3.0,
@@ -114,7 +109,9 @@ class PipelineSettings(ClosedModel):
         "update.lora.publish adapter, so many batches are sampled at once. update.tis or update.loss.old must correct for it",
     )
     uncorrected: bool = Field(
-        False, description="learn from what older weights sampled as if the newest had, as the control of an experiment"
+        False,
+        description="learn from what older weights sampled as if the newest had, as the control of an experiment",
+        json_schema_extra=acts_if("lag"),
     )
 
 
@@ -171,15 +168,6 @@ class RunConfig(ClosedModel):
     @classmethod
     def _sound(cls, given: Any) -> Any:
         return as_settings(given)
-
-    @model_validator(mode="after")
-    def _rounded(self) -> "RunConfig":
-        if self.publish.rounding == "stochastic" and self.published_dtype == "float32":
-            raise ValueError(
-                "publish.rounding stochastic is for weights in bfloat16, but float32 is published; leave it out, or set "
-                "publish.dtype to stored"
-            )
-        return self
 
     @model_validator(mode="after")
     def _sent(self) -> "RunConfig":

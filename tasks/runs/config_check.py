@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
 from nbrl.agent.errors import ToolError
@@ -16,7 +15,6 @@ from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
-from nbrl.tasks.model_folder.safetensors_files import main_dtype
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
@@ -25,13 +23,6 @@ Purpose = Literal["train", "evaluate", "evaluate a server"]
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least
 # By rules that need more than this package: the module, the package that has it, and the extra that brings it.
 PACKAGES = {"math": ("math_verify", "math-verify", "math"), GYM: ("reasoning_gym", "reasoning-gym", "gym")}
-
-# Limits for programs that use the sandbox alone, and what to do in a run.
-UNUSED = {
-    "cell_timeout_s": "its cells have agent.cell_timeout_s; set that one",
-    "collect_files": "it reads the files that questions name, and collects none; leave it out",
-    "collect_bytes": "it reads the files that questions name, and collects none; leave it out",
-}
 
 
 def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tables]:
@@ -76,15 +67,6 @@ def _check_storage(config: RunConfig) -> None:
             f"storage.root {storage.root} is a folder of this machine, which those of the cluster at ray.address may not see; "
             "give the root of a cloud such as s3://bucket/prefix, or set storage.shared to true if all of them see it there"
         )
-    placed = {"engine": config.engine.resources, "rollout": config.rollout.resources, "update": config.update.resources}
-    if config.ray.address is None and (named := [name for name, resources in placed.items() if resources]):
-        raise ConfigError(f"{named[0]}.resources has no effect without ray.address, which joins a cluster; leave it out")
-    if config.ray.address is None and config.engine.machines > 1:
-        raise ConfigError(
-            f"engine.machines is {config.engine.machines}, but without ray.address, which joins a cluster, there is one machine"
-        )
-    if config.ray.address is None and storage.shared:
-        raise ConfigError("storage.shared has no effect without ray.address, which joins a cluster; leave it out")
 
 
 def _check_policy(config: RunConfig, purpose: Purpose) -> None:
@@ -96,15 +78,6 @@ def _check_policy(config: RunConfig, purpose: Purpose) -> None:
         )
     if is_here and purpose == "train":
         check_learns(config.policy.path, config.update)
-        _check_rounding(config)
-
-
-def _check_rounding(config: RunConfig) -> None:
-    stored = main_dtype(Path(config.policy.path))
-    if config.publish.rounding == "stochastic" and stored != "BF16":
-        raise ConfigError(
-            f"publish.rounding stochastic is for bfloat16, but the weights of {config.policy.path} are {stored}; leave it out"
-        )
 
 
 def _check_packages(rules: set[str]) -> None:
@@ -114,9 +87,7 @@ def _check_packages(rules: set[str]) -> None:
 
 
 def _check_sandbox(config: RunConfig) -> None:
-    """Check that no limit of the sandbox is set that a run does not use, and that none cuts off a tool before its own."""
-    for key in config.sandbox.model_dump(include=set(UNUSED), exclude_defaults=True):
-        raise ConfigError(f"sandbox.{key} has no effect in a run: {UNUSED[key]}")
+    """Check that no limit of the sandbox cuts off a tool before its own."""
     limit = config.sandbox.call_timeout_s
     for key, timeout_s in _timeouts(config.rollout.tools.model_dump(exclude_defaults=True), "rollout.tools"):
         if timeout_s > limit:
@@ -236,9 +207,8 @@ def _check_lag(config: RunConfig) -> None:
             "update.loss.old interpolated goes by the age of the weights that sampled, and pipeline.lag is 0; set "
             "update.loss.old to trainer or engine"
         )
-    if uncorrected and (corrected or not lag):
-        why = "update.tis or update.loss.old corrects" if corrected else "pipeline.lag is 0"
-        raise ConfigError(f"pipeline.uncorrected is true, but {why}; set it to false")
+    if uncorrected and corrected:
+        raise ConfigError("pipeline.uncorrected is true, but update.tis or update.loss.old corrects; set it to false")
     if keep_last is not None and keep_last <= lag:
         raise ConfigError(
             f"checkpoints.keep_last is {keep_last}, but after a kill a run with pipeline.lag {lag} needs {lag + 1}; raise it"

@@ -8,8 +8,16 @@ import json
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from nbrl.infra.closed import declared
 
 SHOWN_CHARS = 60  # of a value
+
+
+def is_free(field: FieldInfo) -> bool:
+    """Return whether the setting may change when a run is continued."""
+    return declared(field.json_schema_extra, "decides") is False
 
 
 def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
@@ -17,7 +25,7 @@ def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
     dumped = settings.model_dump(mode="json")
     leaves: dict[str, Any] = {}
     for name, value in settings:
-        if not all_ and type(settings).model_fields[name].json_schema_extra == {"decides": False}:
+        if not all_ and is_free(type(settings).model_fields[name]):
             continue
         if isinstance(value, BaseModel):
             leaves |= {f"{name}.{key}": leaf for key, leaf in decisive(value, all_).items()}

@@ -40,7 +40,6 @@ def make_order(
         checkpoint_out=scope.next_checkpoint,
         dtype=config.published_dtype,
         staleness=staleness if config.update.old == "interpolated" else 0,
-        rounding=config.publish.rounding,
         state="later" if with_state else "none",
         repeats=list(repeats),
     )

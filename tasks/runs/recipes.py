@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from nbrl.infra.closed import idle_settings
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -24,6 +25,15 @@ FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
 SHOWN = 3  # problems reported at once
 SHOWN_CHARS = 80  # of a value
+# Keys that users of other programs, or of earlier drafts of this one, may try.
+INSTEAD = {
+    "agent.code_tag": "a cell is written inside <code></code>; for a block of Markdown set agent.code_style to fence",
+    "agent.summary_prompt": "it is a part of nbrl; set agent.summary_tokens for other lengths",
+    "publish.rounding": "set publish.dtype to float32 where the engine must follow each small step",
+    "rollout.tools.search.noise_start": "set noise, for example noise=[0, 0.5]",
+    "rollout.tools.search.noise_end": "set noise, for example noise=[0, 0.5]",
+    "sandbox.cell_timeout_s": "set agent.cell_timeout_s",
+}
 
 
 def names() -> list[str]:
@@ -81,9 +91,12 @@ def check_acting(overrides: Iterable[str], acting: Sequence[str], idle: Sequence
 
 def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:
     try:
-        return settings.model_validate(tree.settings)
+        checked = settings.model_validate(tree.settings)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(settings, error.errors(), tree)[:SHOWN])) from error
+    if idle := [f"{tree.source(keys)}: {sentence}" for keys, sentence in idle_settings(checked)]:
+        raise ConfigError("\n".join(idle[:SHOWN]))
+    return checked
 
 
 def _explain(settings: type[BaseModel], problems: list[Any], tree: RecipeTree) -> list[str]:
@@ -103,7 +116,8 @@ def _explain(settings: type[BaseModel], problems: list[Any], tree: RecipeTree) -
 def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str) -> str:
     dotted = ".".join(keys)
     if problem["type"] == "extra_forbidden":
-        return f"unknown key {dotted!r} in {where}; {did_you_mean(keys[-1], list(model.model_fields))}"
+        remedy = INSTEAD.get(dotted) or did_you_mean(keys[-1], list(model.model_fields))
+        return f"unknown key {dotted!r} in {where}; {remedy}"
     value = problem["input"]
     shown = f" (it is {value!r})" if not isinstance(value, dict | list) and len(repr(value)) <= SHOWN_CHARS else ""
     place = where if where.startswith("--set") and dotted in where else f"{dotted or 'the configuration'} in {where}"

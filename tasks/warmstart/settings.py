@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from nbrl.infra.closed import FREE, FiniteModel
+from nbrl.infra.closed import FREE, FiniteModel, acts_if
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.layout.runs import NAME
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
@@ -42,12 +42,16 @@ class SupervisedSettings(StepSettings):
     lr: float = Field(2e-4, gt=0, description="highest learning rate of AdamW")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises linearly")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("cosine", description="learning rate after that")
-    lr_floor: float = Field(0.1, ge=0, lt=1, description="share of lr at which linear and cosine end")
+    lr_floor: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="share of lr at which linear and cosine end",
+        json_schema_extra=acts_if("lr_schedule", "linear", "cosine"),
+    )
 
     @model_validator(mode="after")
-    def _acts(self) -> Self:
-        if self.lr_schedule == "constant" and self.lr_floor != type(self).model_fields["lr_floor"].default:
-            raise ValueError("lr_floor has no effect with lr_schedule constant; leave it out")
+    def _merged(self) -> Self:
         if self.lora is not None and self.lora.publish != "merged":
             raise ValueError("lora.publish has no effect in a warm start, which writes merged weights; leave it out")
         return self

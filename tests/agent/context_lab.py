@@ -27,7 +27,7 @@ def settings(**changes: object) -> AgentSettings:
     """A small context; a token is a byte."""
     small = {"max_steps": 8, "context_tokens": 900, "action_tokens": 150, "system_prompt": "s", "observation_chars": 200}
     if changes.get("trim") == "soft":
-        small |= {"summary_tokens": 60, "summary_prompt": "<sum {tokens}>"}
+        small |= {"summary_tokens": 60}
     return AgentSettings.model_validate(small | changes)
 
 
@@ -52,7 +52,7 @@ class Asked:
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         self.prompts.append(prompt)
         self.rooms.append(max_tokens)
-        if "<sum " in prompt.messages[-1].text:
+        if "<summarise>" in prompt.messages[-1].text:
             text = self.summaries[min(self.summed, len(self.summaries) - 1)]
             self.summed += 1
         else:

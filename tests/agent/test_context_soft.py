@@ -20,7 +20,7 @@ def test_the_policy_is_asked_for_a_summary_and_goes_on_from_it() -> None:
     trajectory = play(policy, settings(trim="soft"))
     first = kinds(trajectory).index("summary")
     assert policy.rooms[first] == 60
-    assert policy.texts[first].endswith("<sum 60><|im_end|>\n<|im_start|>assistant\n")
+    assert policy.texts[first].endswith("left to do.</summarise><|im_end|>\n<|im_start|>assistant\n")
     after = policy.texts[first + 1]
     last = f"cell{first - 1} "
     assert after.index("<summary>first part done</summary>") < after.index(last)
@@ -49,7 +49,7 @@ def test_after_a_summary_the_path_branches_off_the_task() -> None:
 
 def test_the_next_summary_takes_the_former_in() -> None:
     policy = Asked(printing(), ["one", "two", "three"])
-    trajectory = play(policy, settings(trim="soft", max_steps=10))
+    trajectory = play(policy, settings(trim="soft", max_steps=10, context_tokens=1000))
     assert policy.summed >= 2
     second = [i for i, kind in enumerate(kinds(trajectory)) if kind == "summary"][1]
     assert "<summary>one</summary>" in policy.texts[second]
@@ -78,7 +78,7 @@ def test_a_summary_that_is_too_long_is_cut_to_its_tokens() -> None:
 def test_pinned_cells_are_not_summed_up() -> None:
     cells = [act("print('pinned text')\ncontext.pin(0)"), *printing()]
     policy = Asked(cells)
-    play(policy, settings(trim="soft"))
+    play(policy, settings(trim="soft", context_tokens=1100))
     assert policy.summed
     assert all("pinned text\n" in text or "pinned text</output>" in text for text in policy.texts[1:])
 
@@ -102,10 +102,6 @@ def test_outputs_too_large_for_any_view_end_in_hard_trimming_not_in_a_loop() -> 
     ("changes", "reason"),
     [
         ({"trim": "soft", "summary_tokens": 800}, "together must be below"),
-        ({"trim": "hard", "summary_tokens": 80}, "summary_tokens does nothing with trim hard"),
-        ({"trim": "none", "keep_steps": 2}, "keep_steps does nothing with trim none"),
-        ({"trim": "none", "summary_prompt": "sum up"}, "summary_prompt does nothing with trim none"),
-        ({"trim": "soft", "summary_prompt": "{words}"}, "may use {tokens} only"),
     ],
 )
 def test_settings_that_cannot_act_are_refused(changes: dict[str, object], reason: str) -> None:

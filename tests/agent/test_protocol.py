@@ -94,7 +94,7 @@ def test_native_thinking_is_followed_by_one_cell(text: str, reason: str) -> None
 
 
 def test_other_tags_can_be_chosen() -> None:
-    assert Grammar(think_tag="plan", code_tag="run").parse("<plan>p</plan><run>r</run>") == Action("p", "r")
+    assert Grammar(think_tag="plan").parse("<plan>p</plan><code>r</code>") == Action("p", "r")
 
 
 PIECES = ["<think>", "</think>", "<code>", "</code>", "```python", "```", "x", "\n", "<", " "]
@@ -162,8 +162,6 @@ def test_only_the_recipes_own_tags_are_marked_in_a_system_prompt(prompt: str, ow
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"thinking": "native", "think_tag": "plan"}, "think_tag does nothing"),
-        ({"code_style": "fence", "code_tag": "run"}, "code_tag does nothing"),
         ({"code_style": "fence", "system_prompt": "Write <{code}>."}, "code_style tag"),
         ({"thinking": "native", "system_prompt": "Think in <{think}>."}, "thinking tag"),
         ({"system_prompt": "{surprise}"}, "every other brace is written twice"),

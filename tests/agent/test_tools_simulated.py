@@ -81,19 +81,19 @@ def test_draws_are_even_and_of_seed_and_number_alone() -> None:
 
 def test_the_model_is_told_question_answers_and_query_and_writes_documents() -> None:
     with serving(said(DOCUMENTS)) as server:
-        assert searched(server, asked(), documents=4, words=25, temperature=0.5) == [FOUND]
+        assert searched(server, asked(), temperature=0.5) == [FOUND]
     [request] = server.asked
     assert (request.path, request.body["model"]) == ("/v1/chat/completions", "m")
     assert (request.body["temperature"], request.body["seed"]) == (0.5, draw(0, 0)[1])
     prompt = request.body["messages"][0]["content"]
-    for part in (QUESTION, "Keldra or Keldra town", "Tilo 0", "4 useful documents of about 25 words"):
+    for part in (QUESTION, "Keldra or Keldra town", "Tilo 0", "5 useful documents of about 30 words"):
         assert part in prompt
 
 
 def test_useful_and_noisy_documents_are_asked_for_in_other_words() -> None:
     with serving(said(DOCUMENTS)) as server:
-        searched(server, asked(progress=0.0), noise_start=1.0, noise_end=1.0)
-        searched(server, asked(progress=1.0), noise_start=0.0, noise_end=0.0)
+        searched(server, asked(progress=0.0), noise=(1.0, 1.0))
+        searched(server, asked(progress=1.0), noise=(0.0, 0.0))
     assert kinds(server) == ["noisy", "useful"]
 
 
@@ -108,7 +108,7 @@ def test_noise_comes_with_the_progress_of_training() -> None:
 
 def test_an_evaluation_has_no_noise() -> None:
     with serving(said(DOCUMENTS)) as server:
-        searched(server, asked(progress=None), calls=10, noise_start=1.0, noise_end=1.0)
+        searched(server, asked(progress=None), calls=10, noise=(1.0, 1.0))
     assert kinds(server) == ["useful"] * 10
 
 

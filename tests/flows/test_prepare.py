@@ -72,7 +72,7 @@ def recipe(folder: Path, server: Rater) -> Path:
         "rate": rater | {"max_unrated": 0.1},
         "difficulty": {"evaluation": "hard", "root": "storage"},
         "filter": {"max_pass_rate": 0.5},
-        "ray": {"num_cpus": 2, "object_store_mb": 100},
+        "ray": {"num_cpus": 2},
     }
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(settings))

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from tests.hostile.canaries import Canaries, Process, descendants, host_state, unwell
 from tests.hostile.cells import MIB, PRELUDE, SIBLING, TOOLS
 
@@ -65,7 +65,7 @@ class Arena:
 
     def __init__(self, provisioner: Literal["zygote", "bubblewrap"]) -> None:
         self.provisioner = provisioner
-        self.settings = SandboxSettings(
+        self.settings = KernelLimits(
             provisioner=provisioner, warm=0, max_live=4, memory_mb=256, max_processes=48, max_open_files=128,
             workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, interrupt_grace_s=0.5,
             image_bytes=MIB // 2, calls_per_s=1e6, unprivileged_uid=_own_uid(),

@@ -61,7 +61,7 @@ def test_endless_output_is_bounded(arena: Arena, victim: Kernel, flood: str) -> 
 
 @pytest.mark.attack(
     tried="One huge message: a 60 MB text, result, display, error, traceback, expression",
-    wall="cut in the kernel; what goes around that is over `message_bytes` and ends the connection",
+    wall="cut in the kernel; what goes around that is over 2 MB and ends the connection",
     effect="bounded text, or a kernel that is `dead`; the host's memory stays flat",
 )
 @pytest.mark.parametrize(

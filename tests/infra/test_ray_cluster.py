@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from nbrl.infra.process.child import free_port
-from nbrl.infra.ray_cluster import RaySettings
 
 from .test_processes import until
 
@@ -24,7 +22,7 @@ import os, signal, sys
 from pathlib import Path
 from nbrl.infra import ray_cluster
 
-ray_cluster.start(ray_cluster.RaySettings(num_cpus=2, object_store_mb=100), Path(sys.argv[1]))
+ray_cluster.start(ray_cluster.RaySettings(num_cpus=2), Path(sys.argv[1]))
 ray_cluster.start(ray_cluster.RaySettings(num_cpus=2), Path(sys.argv[1]))
 import ray, ray.data
 
@@ -50,7 +48,7 @@ from pathlib import Path
 from nbrl.infra import ray_cluster
 from tests.processes import descendants, told
 
-ray_cluster.start(ray_cluster.RaySettings(num_cpus=1, object_store_mb=100), Path(sys.argv[1]))
+ray_cluster.start(ray_cluster.RaySettings(num_cpus=1), Path(sys.argv[1]))
 import ray
 
 @ray.remote(num_cpus=0, runtime_env={"env_vars": {"GIVEN": "as asked"}})
@@ -187,8 +185,3 @@ def test_a_cluster_that_asks_for_a_token_is_joined_with_it_and_not_with_another(
     refused = subprocess.run(line, env=wrong | quick, capture_output=True, text=True, timeout=120)
     assert refused.returncode != 0
     assert "42" not in refused.stdout
-
-
-def test_settings_that_would_do_nothing_are_refused() -> None:
-    with pytest.raises(ValidationError, match="do nothing with an address"):
-        RaySettings(address="127.0.0.1:1", num_cpus=2)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import CallHandler, KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.start.zygote import Zygote
 
 Provisioner = Literal["zygote", "bubblewrap"]
@@ -26,8 +26,8 @@ class Lab:
     def __init__(self, provisioner: Provisioner) -> None:
         self.provisioner = provisioner
 
-    def settings(self, **fields: Any) -> SandboxSettings:
-        return SandboxSettings(**{"provisioner": self.provisioner, "warm": 0, "preload": (), "max_live": 4, **fields})
+    def settings(self, **fields: Any) -> KernelLimits:
+        return KernelLimits(**{"provisioner": self.provisioner, "warm": 0, "preload": (), "max_live": 4, **fields})
 
     def with_kernel(
         self,
@@ -64,7 +64,7 @@ class Lab:
 class _Forks(KernelPool):
     """A pool with other settings of its kernels, which another pool's zygote forks."""
 
-    def __init__(self, settings: SandboxSettings, prelude: str, shared: KernelPool) -> None:
+    def __init__(self, settings: KernelLimits, prelude: str, shared: KernelPool) -> None:
         super().__init__(settings, prelude=prelude)
         self._shared = shared
 

@@ -12,7 +12,7 @@ from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.inside.channel import frame
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from tests.sandbox.sandbox_lab import Lab
 
 
@@ -191,7 +191,7 @@ def test_a_request_begins_though_the_next_came_with_it() -> None:
 
     async def run() -> None:
         ours, theirs = socket.socketpair()
-        host_calls = HostCalls(SandboxSettings())
+        host_calls = HostCalls(KernelLimits())
         host_calls.tools = {"echo": note}
         serving = asyncio.create_task(host_calls.serve(ours))
         theirs.sendall(request(1, "first") + request(2, "second"))
@@ -207,7 +207,7 @@ def test_a_request_begins_though_the_next_came_with_it() -> None:
 def test_the_end_of_a_kernel_whose_calls_are_paced_does_not_deafen_the_next() -> None:
     async def run() -> None:
         ours, theirs = socket.socketpair()
-        serving = asyncio.create_task(HostCalls(SandboxSettings(calls_per_s=0.1)).serve(ours))
+        serving = asyncio.create_task(HostCalls(KernelLimits(calls_per_s=0.1)).serve(ours))
         theirs.sendall(request(1, "") * 3)
         await asyncio.sleep(0.1)
         ours.close()

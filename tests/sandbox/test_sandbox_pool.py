@@ -15,7 +15,7 @@ from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import KernelLostError, SandboxError, SandboxUnavailable
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits, SandboxSettings
 from tests.hostile.canaries import descendants
 from tests.sandbox.sandbox_lab import Lab
 
@@ -202,7 +202,7 @@ def test_a_folder_too_deep_for_sockets_says_so(lab: Lab, tmp_path: Path, monkeyp
 
 def test_settings_refuse_typos_and_contradictions() -> None:
     with pytest.raises(ValidationError, match="image_bytes does not fit into a message"):
-        SandboxSettings(image_bytes=4_000_000)
+        KernelLimits(image_bytes=4_000_000)
     with pytest.raises(ValidationError):
         SandboxSettings(memori_mb=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="max_live"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nbrl.sandbox import untrusted
 from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.inside.channel import LENGTH
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.settings import KernelLimits
 from nbrl.sandbox.share import Share
 
 values = st.recursive(
@@ -211,7 +211,7 @@ def test_costly_requests_get_a_share_of_the_event_loop_and_set_no_collector_to_w
 
     async def run() -> tuple[float, float]:
         nonlocal asked
-        host_calls = HostCalls(SandboxSettings(calls_per_s=1e6))
+        host_calls = HostCalls(KernelLimits(calls_per_s=1e6))
         host_calls.tools = {"echo": echo}
         with flood(request) as channel:
             serving = asyncio.create_task(host_calls.serve(channel))
@@ -248,7 +248,7 @@ def test_what_a_tool_does_on_the_event_loop_counts() -> None:
         return 1
 
     async def run() -> tuple[float, float]:
-        host_calls = HostCalls(SandboxSettings(calls_per_s=1e6))
+        host_calls = HostCalls(KernelLimits(calls_per_s=1e6))
         host_calls.tools = {"check": check}
         with flood(b'{"id": 1, "name": "check", "arguments": {}}') as channel:
             serving = asyncio.create_task(host_calls.serve(channel))

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from nbrl.tasks.advantage.estimate import (
     discounted_returns,
@@ -158,15 +157,6 @@ def test_a_trajectory_that_ended_before_its_first_step_counts_in_its_group(estim
     assert [row["trajectory"] for row in found] == ["x", "y"]
     assert [row["advantage"] for row in found] == pytest.approx(advantages, abs=1e-4)
     assert reward_table([*rows, EARLY]).to_pylist()[2] == {"trajectory": "e", "step": None, "reward": None}
-
-
-@pytest.mark.parametrize(
-    ("estimator", "name"),
-    [("grpo", "gamma"), ("rloo", "gamma"), ("reinforce_pp", "lam"), ("gae", "token_gamma"), ("gae", "token_lam")],
-)
-def test_what_an_estimator_has_no_use_for_is_refused(estimator: str, name: str) -> None:
-    with pytest.raises(ValidationError, match=f"{name} has no effect with {estimator}"):
-        AdvantageSettings.model_validate({"estimator": estimator, name: 0.5})
 
 
 def test_advantages_of_equal_rewards_are_nothing_to_learn_from() -> None:

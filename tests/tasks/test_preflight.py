@@ -33,7 +33,6 @@ def server() -> Iterator[str]:
         ("storage.shared=true ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
         ("storage.shared=true ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
         ("ray.address=10.0.0.1:6379", "set storage.shared to true if all of them see it there"),
-        ("storage.shared=true", "storage.shared has no effect without ray.address"),
         ("tracking.tensorboard=s3://bucket/x", "is no folder of this machine"),
         ("tracking.tensorboard=/proc/none", "tracking.tensorboard: nothing can be written"),
         ("tracking.uri=foo", "is no tracking server or database"),

@@ -159,19 +159,13 @@ def test_more_episodes_than_kernels_are_refused() -> None:
     ("override", "words"),
     [
         (
-            "sandbox.cell_timeout_s=5",
-            "sandbox.cell_timeout_s has no effect in a run: its cells have agent.cell_timeout_s; set that one",
-        ),
-        ("sandbox.collect_files=1", "sandbox.collect_files has no effect in a run"),
-        ("sandbox.collect_bytes=5", "sandbox.collect_bytes has no effect in a run"),
-        (
             "rollout.tools.read_page.timeout_s=120",
             "rollout.tools.read_page.timeout_s is 120 but sandbox.call_timeout_s, which ends every call, only 30",
         ),
         ("rollout.tools.mcp={m: {command: [x], timeout_s: 31}}", "rollout.tools.mcp.m.timeout_s is 31"),
     ],
 )
-def test_limits_that_a_run_does_not_use_or_that_others_cut_off_are_refused(override: str, words: str) -> None:
+def test_limits_that_others_cut_off_are_refused(override: str, words: str) -> None:
     refuse([override], words)
 
 

@@ -139,7 +139,6 @@ def test_a_range_moves_what_an_answer_pays() -> None:
         ({"qa_weights": NOTHING | {"low": -1.0}}, "every answer would pay the same"),
         ({"qa_weights": NOTHING, "execution": 0, "compat": "l0"}, "every answer would pay the same"),
         ({"format": float("inf")}, "finite number"),
-        ({"qa": 0, "qa_weights": {"exact": 0.9}}, "qa_weights has no effect"),
         ({"qa": 0, "execution": 0, "compat": "l0"}, "compat l0 has no effect"),
     ],
 )

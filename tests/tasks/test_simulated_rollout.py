@@ -33,7 +33,7 @@ def test_the_model_is_told_the_answers_and_the_kernel_is_not(tmp_path: Path, mon
     prompts = prompts.append_column("group", prompts["id"])
     with serving(Said(DOCUMENTS)) as server:
         model = f"{{base_url: '{server.url}/v1', name: m, key: null}}"
-        search = f"{{engine: simulated, model: {model}, noise_start: 1, noise_end: 1}}"
+        search = f"{{engine: simulated, model: {model}, noise: [1, 1]}}"
         tools = f"rollout.tools={{default: [search], search: {search}}}"
         config = load("tiny-cpu", [tools, "agent.context_tokens=900", "agent.action_tokens=400", "agent.observation_chars=2000"])
         for trained, kind in ((0.5, "noisy"), (None, "useful")):

@@ -69,7 +69,7 @@ WORDS = {
     *("name", "policy.path", "policy.revision", "storage.root", "tracking.experiment", "update.lora.target_modules"),
     *("environments.*.columns", "environments.*.configuration", "environments.*.corpus", "environments.*.dataset"),
     *("environments.*.held_out", "environments.*.prompt", "environments.*.tasks", "environments.*.tools", "environments.*.train"),
-    *("agent.code_tag", "agent.summary_prompt", "agent.system_prompt", "agent.template_arguments", "agent.think_tag"),
+    *("agent.system_prompt", "agent.template_arguments", "agent.think_tag"),
     *("rollout.tools.default", "rollout.tools.abilities", "rollout.tools.mcp.*.tools", "rollout.tools.model.name"),
     *("rollout.tools.search.model.name", "reward.judge.name", "reward.judge.rubric", "sandbox.preload"),
     *("engine.resources", "rollout.resources", "update.resources"),

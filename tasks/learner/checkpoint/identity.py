@@ -23,7 +23,6 @@ def order_digest(order: UpdateOrder, tables: OrderTables, start: str) -> str:
     estimator = order.estimator.model_dump_json(exclude={"per_ability"}) if order.estimator else ""
     contents = [_content_digest(table) for table in (tables.trajectories, tables.advantages)]
     decisive = [order.iteration, order.seed, estimator, start, *contents, order.dtype, order.proof_token_ids]
-    decisive += [order.rounding] if order.rounding != "nearest" else []
     decisive += [] if order.steps is None else [f"{order.steps} steps"]
     decisive += ["per ability"] if order.estimator and order.estimator.per_ability else []
     decisive += [f"{order.staleness} updates old"] if order.staleness else []

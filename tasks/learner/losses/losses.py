@@ -7,6 +7,8 @@ from torch import Tensor
 
 from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
 
+KL_CLAMP = 10.0  # nats; beyond it exp(d) of k3 would decide the whole gradient
+
 
 def ppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: PpoLoss) -> tuple[Tensor, Tensor]:
     """PPO's clipped surrogate (arXiv 1707.06347, equation 7) with separate bounds on either side (DAPO, arXiv 2503.14476,
@@ -129,13 +131,13 @@ def interpolated(logp_N: Tensor, engine_N: Tensor, staleness: int) -> Tensor:
     return engine_N + staleness / (staleness + 1) * (logp_N.detach() - engine_N)
 
 
-def kl(estimator: Literal["k1", "k2", "k3"], logp_N: Tensor, reference_N: Tensor, clamp: float) -> Tensor:
-    """With d = logp_ref - logp within +-clamp: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
+def kl(estimator: Literal["k1", "k2", "k3"], logp_N: Tensor, reference_N: Tensor) -> Tensor:
+    """With d = logp_ref - logp within +-KL_CLAMP: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
 
     k1 and k3 are unbiased, k2 and k3 never negative. As a term of the loss, k2 has on average the gradient of this KL, k3 that
     of KL(reference || policy), and k1 none (arXiv 2506.09477).
     """
-    d_N = (reference_N - logp_N).clamp(-clamp, clamp)
+    d_N = (reference_N - logp_N).clamp(-KL_CLAMP, KL_CLAMP)
     if estimator == "k1":
         return -d_N
     if estimator == "k2":

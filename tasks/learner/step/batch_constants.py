@@ -60,7 +60,7 @@ def compute_constants(
     metrics: dict[str, float] = {}
     penalty_N: npt.NDArray[Any] | None = None
     if settings.kl_in_reward and old_N is not None and reference_N is not None:
-        kl_N = kl(settings.kl_estimator, old_N, reference_N, settings.kl_clamp)
+        kl_N = kl(settings.kl_estimator, old_N, reference_N)
         penalty_N = (settings.kl_coefficient * kl_N).cpu().numpy()
         metrics["update/kl"] = kl_N.mean().item()
     values = None if value_N is None else value_N.cpu().numpy()

@@ -105,7 +105,7 @@ def policy_loss(
         }
     kl_N = torch.zeros_like(pg_N)
     if reference_N is not None:
-        kl_N = kl(settings.kl_estimator, logp_N, reference_N, settings.kl_clamp)
+        kl_N = kl(settings.kl_estimator, logp_N, reference_N)
     mine_weight_N = weight_N[mine_N].to(dtype)
     loss = (mine_weight_N * (pg_N + settings.kl_coefficient * kl_N)).sum()
     with torch.no_grad():

@@ -3,12 +3,13 @@
 import asyncio
 import random
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Trajectory
+from nbrl.infra.closed import acts_if
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, Problem, World
 from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy
 from nbrl.tasks.warmstart.demonstrators.habits import script
@@ -31,13 +32,13 @@ class WorldDemonstrations(DemonstrationSource):
         description="habits: right answers and, in the other trajectories, bad habits that announce themselves; guesses: how to "
         "act and to call only, with answers that are drawn at random",
     )
-    good: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that are right; habits only")
-
-    @model_validator(mode="after")
-    def _acts(self) -> Self:
-        if self.show == "guesses" and self.good != type(self).model_fields["good"].default:
-            raise ValueError("good has no effect on guesses, which are right by chance only; leave it out")
-        return self
+    good: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the demonstrations that are right",
+        json_schema_extra=acts_if("show", "habits"),
+    )
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)

@@ -17,7 +17,6 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.manifest import part_digest
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF
-from nbrl.tasks.learner.checkpoint.hugging_face import stochastic
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.services.engine import Served
@@ -132,7 +131,6 @@ def test_stale_half_loaded_and_wrongly_rounded_weights_are_told(
         "stale": changed(root / "full", tmp_path / "stale", lambda name, _: old[name]),
         "half": changed(root / "full", tmp_path / "half", lambda name, _: (old if name == late else new)[name]),
         "truncated": changed(root / "full", tmp_path / "truncated", lambda _, weight: truncated(weight)),
-        "drawn": changed(root / "full", tmp_path / "drawn", lambda _, weight: stochastic(weight, 0)),
     }
     for name, other in others.items():
         with pytest.raises(
