@@ -43,6 +43,19 @@ class Equipment:
     tools: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class ToolContext:
+    """What the tools of one trajectory are about: its environment, its workspace, and the question for a simulated search."""
+
+    environment: str
+    read_file: ReadFile = no_files
+    asked: SimulatedQuestion | None = None
+
+
+ToolMaker = Callable[[ToolContext], Tool | None]
+"""Makes a trajectory's tool; None where its environment has none."""
+
+
 class Library:
     """`open` before use, `close` after; `tools` are those of an ability in an environment, for one trajectory.
 
@@ -52,13 +65,10 @@ class Library:
 
     def __init__(self, settings: ToolSettings, environments: Mapping[str, Equipment], parser: Sequence[str] = UNCONFINED) -> None:
         self._settings, self._environments, self._parser = settings, environments, parser
-        self._searches: dict[str, Tool] = {}
+        self._makers: dict[str, ToolMaker] = {}
         self._shared: dict[str, list[Tool]] = {}
         self._services: list[Service] = []
         self._sessions: list[McpSession] = []
-        self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s, parser)
-        self._model = self._chat_model(settings.model)
-        self._simulator = self._chat_model(settings.search.model) if isinstance(settings.search, SimulatedSearch) else None
 
     async def open(self) -> None:
         """Set up every tool that an ability has."""
@@ -96,44 +106,27 @@ class Library:
 
         Those over files read by `read_file`, and a simulated search is about what is `asked`.
         """
-        return self._resolve(environment, self.names(environment, ability), read_file, asked)
+        return self._resolve(self.names(environment, ability), ToolContext(environment, read_file, asked))
 
     def common(self) -> list[Tool]:
         """Return the tools that every ability has in every environment, as kernels know them: by their names and parameters."""
         lists = [self.names(*each) for each in self.every]
         environment, names = next(iter(self._environments)), tuple(n for n in lists[0] if all(n in names for names in lists))
-        return self._resolve(environment, names, no_files, None)
+        return self._resolve(names, ToolContext(environment))
 
-    def _resolve(
-        self, environment: str, names: tuple[str, ...], read_file: ReadFile, asked: SimulatedQuestion | None
-    ) -> list[Tool]:
+    def _resolve(self, names: tuple[str, ...], context: ToolContext) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            if name == "search" and self._searches:  # an environment without a corpus has none, whoever else searches
-                tools += [self._searches[environment]] if environment in self._searches else []
+            if name in self._makers:
+                made = self._makers[name](context)
+                tools += [] if made is None else [made]
             else:
-                tools += self._shared[name] if name in self._shared else [self._trajectory_tool(name, read_file, asked)]
+                tools += self._shared[name]
         return tools
-
-    def _trajectory_tool(self, name: str, read_file: ReadFile, asked: SimulatedQuestion | None) -> Tool:
-        """Return a tool that each trajectory has for itself."""
-        if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
-            return simulated_search(self._simulator, self._settings.search, asked)
-        match name, self._model:
-            case "visual_qa", ChatModel() as model:
-                return files.visual_qa(read_file, model)
-            case "inspect_file", ChatModel() as model:
-                return files.inspect_file(read_file, self._documents, model)
-            case "inspect_file", None:
-                return files.file_text(read_file, self._documents)
-        raise RuntimeError(f"the tool {name} was asked for before it was set up")
 
     async def _open(self) -> None:
         named = {name for each in self.every for name in self.names(*each)}
-        if "search" in named and self._simulator is None:
-            self._open_search()
-        if "read_page" in named:
-            self._shared["read_page"] = [self._page_reader()]
+        self._makers = {name: open_tool(self) for name, open_tool in OPENERS.items() if name in named}
         for name, place in self._settings.own.items():
             self._shared[name] = [own_tool(name, place)]
         for name, server in self._settings.mcp.items():
@@ -142,34 +135,66 @@ class Library:
             taken = {*BUILT_IN, *self._settings.own, *(tool.name for tools in self._shared.values() for tool in tools)}
             self._shared[name] = list(await mcp_tools(session, server.tools, taken))
 
-    def _open_search(self) -> None:
+    def open_search(self) -> ToolMaker:
         match self._settings.search:
             case CorpusSearch(top_k=top_k):
-                for name, environment in self._environments.items():
-                    searches = any("search" in self.names(*each) for each in self.every if each[0] == name)
-                    if searches and (environment.corpus.has_words or len(self._environments) == 1):
-                        self._searches[name] = SearchTool(environment.corpus, top_k)
+                searches = {
+                    name: SearchTool(each.corpus, top_k) for name, each in self._environments.items() if self._searches(name)
+                }
+                return lambda context: searches.get(context.environment)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]
                 searcher = kind(base_url or url, top_k, timeout_s)
                 self._services.append(searcher.service)
-                self._shared["search"] = [web_search(searcher)]
+                tool = web_search(searcher)
+                return lambda context: tool
+            case SimulatedSearch() as settings:
+                model = self._chat_model(settings.model)
+                return lambda context: simulated_search(model, settings, context.asked)
 
-    def _page_reader(self) -> Tool:
+    def _searches(self, environment: str) -> bool:
+        """Return whether an ability of the environment searches its corpus."""
+        named = any("search" in self.names(*each) for each in self.every if each[0] == environment)
+        return named and (self._environments[environment].corpus.has_words or len(self._environments) == 1)
+
+    def open_page_reader(self) -> ToolMaker:
         settings = self._settings.read_page
         if settings.reader == "jina":
             jina = JinaReader(settings.base_url, settings.max_chars, settings.timeout_s)
             self._services.append(jina.service)
-            return read_page(jina)
-        documents = Documents(settings.max_chars, settings.timeout_s, self._parser)
-        return read_page(DirectReader(documents, settings.max_bytes, settings.timeout_s))
+            tool = read_page(jina)
+        else:
+            documents = Documents(settings.max_chars, settings.timeout_s, self._parser)
+            tool = read_page(DirectReader(documents, settings.max_bytes, settings.timeout_s))
+        return lambda context: tool
 
-    def _chat_model(self, settings: ModelSettings | None) -> ChatModel | None:
-        if settings is None:
-            return None
+    def open_picture_questions(self) -> ToolMaker:
+        if self._settings.model is None:
+            raise ToolError("visual_qa asks a model: set model.base_url and model.name")
+        model = self._chat_model(self._settings.model)
+        return lambda context: files.visual_qa(context.read_file, model)
+
+    def open_file_reader(self) -> ToolMaker:
+        settings = self._settings.inspect_file
+        documents = Documents(settings.max_chars, settings.timeout_s, self._parser)
+        if self._settings.model is None:
+            return lambda context: files.file_text(context.read_file, documents)
+        model = self._chat_model(self._settings.model)
+        return lambda context: files.inspect_file(context.read_file, documents, model)
+
+    def _chat_model(self, settings: ModelSettings) -> ChatModel:
         model = ChatModel(settings.base_url, settings.name, settings.key, settings.max_tokens, settings.timeout_s)
         self._services.append(model.service)
         return model
+
+
+OPENERS: dict[str, Callable[[Library], ToolMaker]] = {
+    "search": Library.open_search,
+    "read_page": Library.open_page_reader,
+    "visual_qa": Library.open_picture_questions,
+    "inspect_file": Library.open_file_reader,
+}
+"""How each tool of BUILT_IN is opened for all trajectories."""
 
 
 def own_tool(name: str, place: str) -> FunctionTool:

@@ -10,7 +10,13 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.text import check_address
 from nbrl.agent.tools.names import check_tool_name
 
-BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
+BUILT_IN = {
+    "search": ("search",),
+    "read_page": ("read_page",),
+    "visual_qa": ("model",),
+    "inspect_file": ("inspect_file", "model"),
+}
+"""The tools of nbrl, each with the sections of ToolSettings that it reads."""
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Variable = Annotated[str, Field(pattern=_VARIABLE)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -169,14 +175,16 @@ class ToolSettings(_Settings):
         for name in (*self.own, *self.mcp):
             if name not in used:
                 raise ToolError(f"nothing has the tool {name!r}: name it in default or in abilities, or leave it out")
-        for name in ("search", "read_page", "inspect_file"):
-            searched = name == "search" and self.default is None and self.search.engine == "corpus"
-            if name not in used and not searched and self.__dict__[name] != type(self).model_fields[name].default:
-                raise ToolError(f"nothing has the tool {name}: name it in default or in abilities, or leave its settings out")
+        if self.default is None and self.search.engine == "corpus":  # environments with a corpus have it without a name
+            used.add("search")
+        for section in dict.fromkeys(section for sections in BUILT_IN.values() for section in sections):
+            readers = [name for name, sections in BUILT_IN.items() if section in sections]
+            if not used & {*readers} and getattr(self, section) != type(self).model_fields[section].default:
+                raise ToolError(
+                    f"nothing has the tool {' or '.join(readers)}: name it in default or in abilities, or leave {section} out"
+                )
         if self.model is None and "visual_qa" in used:
             raise ToolError("visual_qa asks a model: set model.base_url and model.name")
-        if self.model is not None and not {"visual_qa", "inspect_file"} & used:
-            raise ToolError("nothing has a tool that asks the model: name visual_qa or inspect_file, or leave model out")
 
     def _check_known(self, name: str) -> None:
         all_names = [*BUILT_IN, *self.own, *self.mcp]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,12 @@ class EngineClient:
         found: list[WeightComparison] = []
 
         async def take() -> None:
-            await self._call("POST", "/init_weights_update_group", group.to_join())
+            await self._call("POST", "/init_weights_update_group", _to_join(group))
             try:
                 await self.name(f"a part of {version}")
                 for bucket in buckets:
-                    await self._call("POST", "/update_weights_from_distributed", group.to_load(bucket))
-                found.append(await self._compared(f"equals_sent:{json.dumps(group.to_compare(buckets))}"))
+                    await self._call("POST", "/update_weights_from_distributed", _to_load(group, bucket))
+                found.append(await self._compared(f"equals_sent:{json.dumps(_to_compare(group, buckets))}"))
             finally:  # ends the wait of ranks that count on this engine
                 with contextlib.suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(LEAVE_S):
@@ -216,3 +217,30 @@ class EngineClient:
                 f"the engine at {self.url} answered {path} with {response.status_code}: {response.text[:500].strip()}"
             )
         return response
+
+
+def _to_join(group: WeightGroup) -> dict[str, Any]:
+    return {
+        "master_address": group.address,
+        "master_port": group.port,
+        "rank_offset": group.rank,
+        "world_size": group.size,
+        "group_name": group.name,
+        "backend": group.backend,
+    }
+
+
+def _to_load(group: WeightGroup, bucket: Bucket) -> dict[str, Any]:
+    return {
+        "names": bucket.names,
+        "dtypes": [bucket.dtype] * len(bucket.names),
+        "shapes": bucket.shapes,
+        "group_name": group.name,
+        "flush_cache": False,
+        "load_format": "flattened_bucket",
+    }
+
+
+def _to_compare(group: WeightGroup, buckets: Sequence[Bucket]) -> dict[str, Any]:
+    """Return what environment/equality.py, our code in the engine, needs to compare the tensors that come next."""
+    return {"group": group.name, "buckets": [asdict(each) for each in buckets]}

@@ -1,7 +1,7 @@
-"""The process group by which an engine takes weights from rank 0, and what it answers when they are compared."""
+"""The process group by which an engine of any kind takes weights from rank 0, and how they compare with what was sent."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 
@@ -26,32 +26,6 @@ class WeightGroup:
     backend: Literal["gloo", "nccl"]
     size: int
     rank: int
-
-    def to_join(self) -> dict[str, Any]:
-        """Return the body of a request to join."""
-        return {
-            "master_address": self.address,
-            "master_port": self.port,
-            "rank_offset": self.rank,
-            "world_size": self.size,
-            "group_name": self.name,
-            "backend": self.backend,
-        }
-
-    def to_load(self, bucket: Bucket) -> dict[str, Any]:
-        """Return the body of a request to load the tensors that come next."""
-        return {
-            "names": bucket.names,
-            "dtypes": [bucket.dtype] * len(bucket.names),
-            "shapes": bucket.shapes,
-            "group_name": self.name,
-            "flush_cache": False,
-            "load_format": "flattened_bucket",
-        }
-
-    def to_compare(self, buckets: Sequence[Bucket]) -> dict[str, Any]:
-        """Return what the engine's own code in environment/equality.py is told of tensors that come to be compared."""
-        return {"group": self.name, "buckets": [asdict(each) for each in buckets]}
 
 
 @dataclass(frozen=True)

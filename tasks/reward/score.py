@@ -1,7 +1,7 @@
 """Scores one trajectory with a pure function, on the host, after its end."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -15,23 +15,6 @@ from nbrl.tasks.reward.rules.rule import FILES, QA, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
 
 TOLERANCE, FACTOR = 0.2, 0.5
-
-
-# What a trajectory earned, each a column; a metric of each round is their mean.
-FACETS = ("total", "success", "qa", "em", "f1", "answered", "format", "execution", "length")
-SCHEMA = pa.schema(
-    [
-        ("trajectory", pa.string()),
-        ("group", pa.string()),
-        ("ability", pa.string()),
-        ("environment", pa.string()),
-        ("status", pa.string()),
-        ("step_rewards", pa.list_(pa.float64())),
-        *((name, pa.float64()) for name in FACETS),  # success: 1 if the environment says that the task was done, else 0
-        ("own", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),  # facets of an environment of one's own
-        ("unscored", pa.string()),  # why its scorer failed; empty for most
-    ]
-)
 MIN_THINK, MIN_CODE = 10, 5
 COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files"]
 MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
@@ -60,6 +43,49 @@ def thought_length(step: Mapping[str, Any], target: int | None) -> float:
     return length_of(step["think"], target) if target is not None and step["kind"] == "cell" else 0.0
 
 
+def length_of(text: str, target: int) -> float:
+    """1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
+
+    The tolerance and the factor are L0's; using the factor as the slope, and measuring a step's thought, are choices of nbrl.
+    """
+    off = abs(len(text.split()) - target) / target
+    return max(0.0, 1.0 - FACTOR * max(0.0, off - TOLERANCE))
+
+
+class StepFacet(NamedTuple):
+    """What a step can earn beside the answer, times the weight of the same name in the settings.
+
+    `earned` is from 0 to 1; the weight is divided by the number of the trajectory's steps, or of those that ran a cell.
+    """
+
+    earned: Callable[[Mapping[str, Any], RewardSettings], float]
+    divided_by: Literal["steps", "cells"]
+
+
+STEP_FACETS = {
+    "format": StepFacet(lambda step, settings: format_of(step), "steps"),
+    "execution": StepFacet(
+        lambda step, settings: l0.execution_of(step) if settings.compat == "l0" else execution_of(step), "cells"
+    ),
+    "length": StepFacet(lambda step, settings: thought_length(step, settings.length_target), "cells"),
+}
+# What a trajectory earned, each a column; a metric of each round is their mean.
+FACETS = ("total", "success", "qa", "em", "f1", "answered", *STEP_FACETS)
+SCHEMA = pa.schema(
+    [
+        ("trajectory", pa.string()),
+        ("group", pa.string()),
+        ("ability", pa.string()),
+        ("environment", pa.string()),
+        ("status", pa.string()),
+        ("step_rewards", pa.list_(pa.float64())),
+        *((name, pa.float64()) for name in FACETS),  # success: 1 if the environment says that the task was done, else 0
+        ("own", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),  # facets of an environment of one's own
+        ("unscored", pa.string()),  # why its scorer failed; empty for most
+    ]
+)
+
+
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
     """Compute the rewards of one trajectory: a row of SCHEMA from its steps, its answer and its references."""
     return _score(row, judge([row])[0], settings)
@@ -83,13 +109,11 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         qa = settings.qa_weights.scaled(0.0)
     else:
         qa = settings.qa_weights.reward(judged.exact, judged.partial, answered=answer is not None)
-    formats = [format_of(step) for step in steps]
-    executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
-    lengths = [thought_length(step, settings.length_target) for step in steps]
-    count, cells = max(1, len(steps)), max(1, sum(step["kind"] == "cell" for step in steps))
+    divisors = {"steps": max(1, len(steps)), "cells": max(1, sum(step["kind"] == "cell" for step in steps))}
+    earned = {name: [facet.earned(step, settings) for step in steps] for name, facet in STEP_FACETS.items()}
     rewards = [
-        settings.format * good / count + settings.execution * ran / cells + settings.length * near / cells
-        for good, ran, near in zip(formats, executions, lengths, strict=True)
+        sum(getattr(settings, name) * earned[name][number] / divisors[facet.divided_by] for name, facet in STEP_FACETS.items())
+        for number in range(len(steps))
     ]
     every = range(len(rewards))
     if judged.steps:
@@ -110,9 +134,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         "em": judged.exact,
         "f1": judged.partial,
         "answered": float(answer is not None),
-        "format": sum(formats) / count,
-        "execution": sum(executions) / cells,
-        "length": sum(lengths) / cells,
+        **{name: sum(earned[name]) / divisors[facet.divided_by] for name, facet in STEP_FACETS.items()},
         "own": [{"name": name, "value": value} for name, value in judged.facets],
         "unscored": judged.fault,
     }
@@ -156,12 +178,3 @@ def check_unscored(faults: Sequence[str], count: int) -> None:
             f"{faults[0]}; correct what scores them, then continue the run by `nbrl resume` or the evaluation by the same "
             "command, or begin another one if code or a setting that decides results, such as the judge, had to change"
         )
-
-
-def length_of(text: str, target: int) -> float:
-    """1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
-
-    The tolerance and the factor are L0's; using the factor as the slope, and measuring a step's thought, are choices of nbrl.
-    """
-    off = abs(len(text.split()) - target) / target
-    return max(0.0, 1.0 - FACTOR * max(0.0, off - TOLERANCE))

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.weight_group import WeightComparison
+from nbrl.infra.engine.weight_group import Bucket, WeightComparison, WeightGroup
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import ProofSequence
@@ -22,10 +21,30 @@ class Finding(NamedTuple):
     weights: WeightComparison | None
 
 
+class WeightReceiver(Protocol):
+    """One engine, as a source of weights needs it. `timeout` is in seconds, of one request."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> WeightComparison:
+        """Swap in the weights that rank 0 of a group sends, and compare them with what it sends once more.
+
+        Raises InfraError if they do not arrive whole.
+        """
+        ...
+
+
 class WeightSource(Protocol):
     """Gives the weights of a checkpoint to engines without a storage between."""
 
-    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[WeightComparison]:
+    async def weights(self, engines: Sequence[WeightReceiver], checkpoint: str, version: str) -> list[WeightComparison]:
         """Bring a model's weights into all engines at once, and say of each how they compare with what was sent.
 
         Raises InfraError or UpdateError, once all has ended, if one engine did not get all of them; then no engine answers
@@ -33,7 +52,7 @@ class WeightSource(Protocol):
         """
         ...
 
-    async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
+    async def adapter(self, engines: Sequence[WeightReceiver], checkpoint: str, version: str) -> None:
         """Bring an adapter into all engines, one after the other. Raises as `weights`."""
         ...
 

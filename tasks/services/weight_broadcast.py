@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.weight_group import WeightComparison, WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
+from nbrl.tasks.services.fleet import WeightReceiver
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class WeightBroadcast:
         """
         self._learner, self._ranks, self._gpus, self._cluster, self._limit_s = learner, ranks, gpus, cluster, limit_s
 
-    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[WeightComparison]:
+    async def weights(self, engines: Sequence[WeightReceiver], checkpoint: str, version: str) -> list[WeightComparison]:
         order = OfferOrder(checkpoint=checkpoint, cluster=self._cluster, limit_s=self._limit_s)
         offer = await self._within(self._learner.offer(order), "offer weights")
         whole = WeightGroup(
@@ -41,12 +41,12 @@ class WeightBroadcast:
             address=offer.address,
             port=offer.port,
             backend="nccl" if self._gpus and offer.cuda else "gloo",
-            size=1 + self._ranks * len(clients),
+            size=1 + self._ranks * len(engines),
             rank=0,
         )
         sending = asyncio.ensure_future(self._learner.send(SendOrder(group=whole)))
-        groups = [replace(whole, rank=1 + self._ranks * number) for number in range(len(clients))]
-        taking = [client.receive(group, offer.buckets, version) for client, group in zip(clients, groups, strict=True)]
+        groups = [replace(whole, rank=1 + self._ranks * number) for number in range(len(engines))]
+        taking = [engine.receive(group, offer.buckets, version) for engine, group in zip(engines, groups, strict=True)]
         try:
             found = await asyncio.gather(*taking, return_exceptions=True)
             await self._within(sending, "end sending")
@@ -54,9 +54,9 @@ class WeightBroadcast:
             sending.cancel()
         return _whole(found)
 
-    async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
-        for client in clients:  # rank 0 carries out one order after the other
-            order = AdapterOrder(checkpoint=checkpoint, version=version, url=client.url, key=client.key, limit_s=client.timeout)
+    async def adapter(self, engines: Sequence[WeightReceiver], checkpoint: str, version: str) -> None:
+        for engine in engines:  # rank 0 carries out one order after the other
+            order = AdapterOrder(checkpoint=checkpoint, version=version, url=engine.url, key=engine.key, limit_s=engine.timeout)
             await self._within(self._learner.send_adapter(order), "send an adapter")
 
     async def _within(self, answer: Awaitable[T], what: str) -> T:

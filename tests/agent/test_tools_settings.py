@@ -94,7 +94,7 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
         ({"default": ["serch"]}, "there is no tool 'serch', there are search, .*did you mean 'search'?"),
         ({"abilities": {"qa": ["read_pages"]}}, "did you mean 'read_page'"),
         ({"default": ["visual_qa"]}, "visual_qa asks a model: set model.base_url and model.name"),
-        ({"model": MODEL}, "nothing has a tool that asks the model"),
+        ({"model": MODEL}, "nothing has the tool visual_qa or inspect_file"),
         ({"mcp": {"lab": {"command": ["x"]}}}, "nothing has the tool 'lab'"),
         ({"default": ["search"], "own": {"search": "a:b"}}, "is the name of two tools"),
         ({"default": ["print"], "own": {"print": "a:b"}}, "cannot be a tool's name"),

@@ -200,6 +200,7 @@ def test_a_query_is_one_line_of_bounded_length() -> None:
 def test_without_a_question_it_can_be_described_but_not_called() -> None:
     with serving(said(DOCUMENTS)) as server:
         opened = library(server)
+        asyncio.run(opened.open())
         [tool] = opened.common()
         corpus: Tool = SearchTool(Corpus.in_memory(["a word"]))
         assert (tool.name, tool.parameters[0].name, tool.returns) == ("search", "query", corpus.returns)

@@ -93,7 +93,7 @@ def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Pa
         "record.traces=0",
         "engine.port=4000",
         "rollout.runners=2",
-        "sandbox.start_timeout_s=9",
+        "sandbox.warm=1",
         "engine.request_timeout_s=9",
         "name=b",
         "evaluate.every=1",
