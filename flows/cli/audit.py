@@ -85,9 +85,9 @@ def track(
         from nbrl.tasks.runs.lease import check_free
         from nbrl.tasks.runs.recipes import trusted_config
         from nbrl.tasks.runs.run import checked_name, find_run
-        from nbrl.tasks.tracking.curves import curves_of
-        from nbrl.tasks.tracking.delivery import draw
+        from nbrl.tasks.tracking.delivery import fill
         from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
+        from nbrl.tasks.tracking.sinks import sinks_of
 
         storage = storage_at(root)
         if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
@@ -98,8 +98,7 @@ def track(
         check_free(storage, known.layout)
         tracking = Tracking(config.tracking, Home(config.home))
         delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
-        if (curves := curves_of(config.tracking, storage, known)) is not None:
-            draw(curves, say)
+        fill(sinks_of(config.tracking, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
         out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
 
     guard(work, lambda: "the same command delivers the rest")

@@ -29,7 +29,7 @@ from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run, find_run, unknown
-from nbrl.tasks.tracking.curves import Steps
+from nbrl.tasks.tracking.steps import Steps
 
 POLICY = "the initial policy's files"  # by their digest: two folders of one name may hold different models
 SOURCE = "the source of environments."

@@ -55,9 +55,9 @@ from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services, Training, place
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.weight_broadcast import WeightBroadcast
-from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync
+from nbrl.tasks.tracking.sinks import sinks_of
 
 T = TypeVar("T")
 READY_S = 120.0  # for a learner and for runners, before it is said what they may wait for
@@ -118,8 +118,8 @@ async def _loaded(learner: LearnerService, progress: Progress) -> None:
 def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
     tracking = Tracking(config.tracking, home)
     storage = Storage(config.storage)
-    curves = curves_of(config.tracking, storage, run)
-    delivery = Delivery(run.name, MlflowSync(config, storage, run, tracking), tracking, progress.say, curves)
+    sinks = sinks_of(config.tracking, storage, run)
+    delivery = Delivery(run.name, MlflowSync(config, storage, run, tracking), tracking, progress.say, sinks)
     epoch = newest(storage, run.layout)
     stack.push(lambda kind, error, trace: delivery.finish(_ending(storage, run, epoch, error)))
     delivery.start()

@@ -15,8 +15,8 @@ from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import complete
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.tracking.curves import MadePolicy
 from nbrl.tasks.tracking.parameters import RUN_ID
+from nbrl.tasks.tracking.steps import MadePolicy
 
 RUN, UPDATES, SUCCESS, FINISHED = "nbrl.run", "nbrl.updates", "nbrl.success", "nbrl.finished"
 BEST, LAST, CHAMPION = "best", "last", "champion"

@@ -1,7 +1,7 @@
-"""Delivers a run to MLflow and TensorBoard while it trains, in a thread: training never waits for a tracking server."""
+"""Delivers a run to MLflow and other sinks while it trains, in a thread: training never waits for a tracking server."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nbrl.infra.errors import InfraError, shortened
 from nbrl.infra.home import Home
@@ -10,8 +10,8 @@ from nbrl.infra.tracking import Tracking
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.tracking.curves import Curves, curves_of
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
+from nbrl.tasks.tracking.sinks import SinkDelivery, sinks_of
 
 RETRY_S = 30.0  # between deliveries while MLflow does not answer
 END_S = 60.0  # for what is left at the end of a run
@@ -26,26 +26,27 @@ def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str],
             deliver(books, tracking)
     except InfraError as error:
         say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `nbrl track {run.name}` delivers the rest: {error}")
-    if (curves := curves_of(config.tracking, storage, run)) is not None:
-        draw(curves, say)
+    fill(sinks_of(config.tracking, storage, run), lambda sink, what: say(f"nbrl: warning: {sink} {what}"))
 
 
-def draw(curves: Curves, say: Callable[[str], None]) -> None:
-    """Write the event files of a run that nobody trains. What prevents it is said."""
-    try:
-        curves.catch_up()
-        curves.end()
-    except Exception as error:
-        say(f"nbrl: warning: TensorBoard's files in {curves.place} are not complete: {shortened(error)}")
+def fill(sinks: Sequence[SinkDelivery], warn: Callable[[str, str], None], last: bool = True) -> None:
+    """Deliver what the storage has to all sinks, which end if it is the `last` of it. `warn` gets each that fails, and why."""
+    for each in sinks:
+        try:
+            each.catch_up()
+            if last:
+                each.sink.end()
+        except Exception as error:
+            warn(each.sink.name, f"cannot be written: {shortened(error)}")
 
 
 class Delivery:
-    """A thread over `Books` and `Curves`. A delivery that fails is said once and tried again."""
+    """A thread over MLflow and other sinks. A delivery that fails is reported once for each, and tried again."""
 
     def __init__(
-        self, run: str, books: MlflowSync, tracking: Tracking, say: Callable[[str], None], curves: Curves | None = None
+        self, run: str, books: MlflowSync, tracking: Tracking, say: Callable[[str], None], sinks: Sequence[SinkDelivery] = ()
     ) -> None:
-        self._run, self._books, self._tracking, self._say, self._curves = run, books, tracking, say, curves
+        self._run, self._books, self._tracking, self._say, self._sinks = run, books, tracking, say, sinks
         self._wake, self._warned = threading.Event(), set[str]()
         self._end: Ending | None = None
         self._behind = False  # whether the last delivery to MLflow failed
@@ -77,7 +78,7 @@ class Delivery:
             self._wake.wait(RETRY_S if self._behind else None)
             self._wake.clear()
             ending = self._end  # read before the delivery, so that nothing written before it is missed
-            self._draw(ending is not None)
+            fill(self._sinks, self._warn, last=ending is not None)
             try:
                 self._books.catch_up()
                 if ending is None:
@@ -87,21 +88,11 @@ class Delivery:
                 self._behind = False
             except Exception as error:
                 self._behind = True
-                self._warn(f"MLflow at {self._tracking.uri} takes nothing, it is tried again: {shortened(error)}", "MLflow")
+                self._warn(f"MLflow at {self._tracking.uri}", f"takes nothing, it is tried again: {shortened(error)}")
             if ending is not None:
                 return
 
-    def _draw(self, last: bool) -> None:
-        if self._curves is None:
-            return
-        try:
-            self._curves.catch_up()
-            if last:
-                self._curves.end()
-        except Exception as error:
-            self._warn(f"TensorBoard's files in {self._curves.place} cannot be written: {shortened(error)}", "TensorBoard")
-
-    def _warn(self, what: str, of: str) -> None:
-        if of not in self._warned:
-            self._warned.add(of)
-            self._say(f"nbrl: warning: {what}")
+    def _warn(self, sink: str, what: str) -> None:
+        if sink not in self._warned:
+            self._warned.add(sink)
+            self._say(f"nbrl: warning: {sink} {what}")

@@ -11,7 +11,6 @@ import yaml
 
 from nbrl.infra.errors import InfraError, MissingError, ServerError
 from nbrl.infra.storage import Storage, sha256
-from nbrl.infra.tensorboard import log_missing
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
@@ -21,9 +20,9 @@ from nbrl.tasks.runs.history import Record, Summary, read_record
 from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.tracking.checkpoints import Checkpoints
-from nbrl.tasks.tracking.curves import Steps, eval_metrics
 from nbrl.tasks.tracking.evaluations import FOLDER, PARENT_ID, log_held_out
 from nbrl.tasks.tracking.parameters import facts, identity, log_datasets, parameters
+from nbrl.tasks.tracking.steps import Steps, eval_metrics
 from nbrl.tasks.tracking.traces import choose, log_traces, samples
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
@@ -136,8 +135,8 @@ class MlflowSync:
         of_model = {name: value for name, value in metrics.items() if model and _of_model(name)}
         rest = {name: value for name, value in metrics.items() if name not in of_model}
         if rest and doubtful:
-            log_missing(self._tracking, rest, step, finished)
-        elif rest:
+            rest = {name: value for name, value in rest.items() if not self._has(name, step)}
+        if rest:
             self._tracking.log_metrics(rest, step, finished)
         if of_model:
             there = {name for name in of_model if doubtful and self._has(name, step)}

@@ -19,8 +19,8 @@ from nbrl.tasks.runs.history import made_in, read_record
 from nbrl.tasks.runs.pins import Champion, missing, weights_digest
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
-from nbrl.tasks.tracking.curves import Steps
 from nbrl.tasks.tracking.parameters import RUN_ID, identity
+from nbrl.tasks.tracking.steps import Steps
 
 
 def promote(storage: Storage, name: str, updates: int | None) -> Champion:
