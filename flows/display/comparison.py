@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 
 from nbrl.flows.display.tables import table
 from nbrl.flows.display.terminal import plain
-from nbrl.tasks.comparison.compare import Compared, Comparison, HeldOutScore
+from nbrl.tasks.comparison.compare import Comparison
 from nbrl.tasks.comparison.figures import Pair
+from nbrl.tasks.comparison.scored import HeldOutScore, Scored
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
 SHOWN = 40  # characters of a setting's value
@@ -28,7 +29,7 @@ def render(found: Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def _scores(sides: Sequence[Compared]) -> RenderableType:
+def _scores(sides: Sequence[Scored]) -> RenderableType:
     rows = [[side.label, str(side.final.estimate.questions), _score(side.final), _score(side.best)] for side in sides]
     return table(("held-out success", "questions", "final", "best"), rows)
 
@@ -46,7 +47,7 @@ def _pair(pair: Pair) -> str:
     return f"{pair.second} less {pair.first}: {pair.difference} on {pair.common} common questions{f' ({rest})' if rest else ''}"
 
 
-def _ceilings(sides: Sequence[Compared]) -> Iterator[str]:
+def _ceilings(sides: Sequence[Scored]) -> Iterator[str]:
     for side in sides:
         if side.fit is not None:
             yield f"{side.label}: ceiling by the sigmoid of its {side.fitted} ({side.fit.points} points): {side.fit}"
@@ -58,7 +59,7 @@ def _value(value: str | None) -> str:
     return value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
 
 
-def _costs(sides: Sequence[Compared]) -> Iterator[list[str]]:
+def _costs(sides: Sequence[Scored]) -> Iterator[list[str]]:
     costs = [side.cost for side in sides]
     yield ["iterations", *("–" if cost.iterations is None else str(cost.iterations) for cost in costs)]
     yield ["trajectories", *(str(cost.trajectories) for cost in costs)]

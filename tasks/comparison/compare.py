@@ -1,42 +1,34 @@
 """Compares runs and evaluations: scores with intervals, paired differences, settings, cost, and how high each curve can rise."""
 
+import json
 from collections.abc import Sequence
-from typing import Literal
 
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.compared import Evaluated, Setting, Side, differing, read
-from nbrl.tasks.comparison.figures import Pair, RunCost, paired
-from nbrl.tasks.comparison.sigmoid import LEAST, CurvePoint, Fit, fit
+from nbrl.tasks.comparison.figures import Pair, paired
+from nbrl.tasks.comparison.scored import Scored, Side, read
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.evaluation.statistics import Estimate
+from nbrl.tasks.layout.runs import RUNS
+from nbrl.tasks.runs.decisive import decisive
+from nbrl.tasks.runs.epochs import without_passwords
+
+POLICY = "the initial policy's files"  # by their digest: two folders of one name may hold different models
+SOURCE = "the source of environments."
+DIGITS = 12
 
 
-class HeldOutScore(ClosedModel):
-    """A held-out score after some updates, which are None for an evaluation of its own."""
+class Setting(ClosedModel):
+    """The value of a key on each side, as JSON, None where it is not set. Only what `decides` makes another result."""
 
-    updates: int | None
-    estimate: Estimate
-
-
-class Compared(ClosedModel):
-    """One side. `fitted` says which of its curves the sigmoid is of."""
-
-    label: str
-    kind: Literal["runs", "evaluations"]
-    final: HeldOutScore
-    best: HeldOutScore
-    cost: RunCost
-    rollouts: tuple[CurvePoint, ...]
-    held_out: tuple[CurvePoint, ...]
-    fitted: Literal["held-out", "rollouts", ""]
-    fit: Fit | None
+    key: str
+    values: tuple[str | None, ...]
+    decides: bool
 
 
 class Comparison(ClosedModel):
     """`pairs` are of the final evaluations: each side with the first. `settings` are those that differ."""
 
-    sides: tuple[Compared, ...]
+    sides: tuple[Scored, ...]
     pairs: tuple[Pair, ...]
     settings: tuple[Setting, ...]
 
@@ -64,28 +56,39 @@ def compare(sides: Sequence[Side], indifferent: bool = False) -> Comparison:
     """Compare them; with `indifferent` also by settings that decide nothing."""
     first, *rest = sides
     return Comparison(
-        sides=tuple(map(_compared, sides)),
-        pairs=tuple(paired((first.label, first.final.scores), (side.label, side.final.scores)) for side in rest),
+        sides=tuple(side.scored for side in sides),
+        pairs=tuple(paired(*((each.scored.label, each.questions) for each in (first, side))) for side in rest),
         settings=tuple(differing(sides, indifferent)),
     )
 
 
-def _compared(side: Side) -> Compared:
-    fitted: Literal["held-out", "rollouts", ""] = ""
-    if side.rollouts:
-        fitted = "held-out" if len(side.held_out) >= LEAST else "rollouts"
-    return Compared(
-        label=side.label,
-        kind=side.run.kind,
-        final=_score(side.final),
-        best=_score(side.best),
-        cost=side.cost,
-        rollouts=side.rollouts,
-        held_out=side.held_out,
-        fitted=fitted,
-        fit=fit(side.held_out if fitted == "held-out" else side.rollouts) if fitted else None,
-    )
+def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
+    """Return the settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
+    deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
+    found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
+    rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
+    return sorted(rows, key=lambda setting: not setting.decides)
 
 
-def _score(evaluated: Evaluated) -> HeldOutScore:
-    return HeldOutScore(updates=evaluated.updates, estimate=evaluated.estimate)
+def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | None, ...]]:
+    """Return the values of the keys in which those sides differ that are not None."""
+    keys = dict.fromkeys(key for each in sides if each is not None for key in each)
+    return {
+        key: tuple(None if each is None else each.get(key) for each in sides)
+        for key in keys
+        if len({each.get(key) for each in sides if each is not None}) > 1
+    }
+
+
+def _leaves(side: Side, indifferent: bool) -> dict[str, str]:
+    """Values as JSON by key."""
+    values = decisive(side.config, indifferent)
+    return {key: without_passwords(json.dumps(value, ensure_ascii=False)) for key, value in values.items()}
+
+
+def _digests(side: Side) -> dict[str, str] | None:
+    """Of files that the settings of a run only name."""
+    if side.run.kind != RUNS:
+        return None
+    sources = {f"{SOURCE}{name}": code[:DIGITS] for name, code in side.run.sources.items()}
+    return {POLICY: side.run.policy[:DIGITS], **sources}

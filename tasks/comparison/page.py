@@ -13,8 +13,7 @@ from nbrl.infra.errors import shortened
 from nbrl.infra.home import Home
 from nbrl.infra.tracking import Tracking
 from nbrl.infra.tracking_address import SERVERS, check_reachable, missing_database
-from nbrl.tasks.comparison.compare import Compared
-from nbrl.tasks.comparison.compared import Side
+from nbrl.tasks.comparison.scored import Scored, Side
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.tracking.evaluations import EVALUATION
 from nbrl.tasks.tracking.parameters import identity
@@ -68,7 +67,7 @@ def _list(names: Sequence[str]) -> str:
     return json.dumps(list(names), separators=(",", ":"))
 
 
-def draw(sides: Sequence[Compared]) -> bytes:
+def draw(sides: Sequence[Scored]) -> bytes:
     """Return a PNG: rollouts as lines, held-out evaluations as points, a determined sigmoid dashed with its ceiling dotted.
 
     An evaluation of its own, which has no curve, is a horizontal line.

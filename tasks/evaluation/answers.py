@@ -81,6 +81,15 @@ def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: 
     return answers_of(trajectories, rewards, questions)
 
 
+def answers_of_result(storage: Storage, result: Artifact, questions: pa.Table) -> pa.Table:
+    """Return the answers of an evaluation whose node made `result`, block by block, in the order of its trajectories."""
+    trajectories = next(filter(is_trajectories, result.parts))
+    index = places_of(storage, trajectories, result.parts[trajectories])
+    rewards = storage.read_table(result.path, result.digest)
+    tables = [answers_in(block, storage, rewards, questions) for block in blocks_of(index)]
+    return in_order(pa.concat_tables(tables), index["id"].to_pylist(), "trajectory")
+
+
 def question_id(environment: str, group: str) -> str:
     """Return a question's id by which evaluations of different environments are joined: only with several are ids
     prefixed there.
@@ -150,11 +159,7 @@ def finish(
     storage: Storage, layout: EvaluationLayout, config: RunConfig, subject: Subject, result: Artifact, seconds: float
 ) -> EvaluationSummary:
     """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
-    trajectories = next(filter(is_trajectories, result.parts))
-    index = places_of(storage, trajectories, result.parts[trajectories])
-    rewards, questions = storage.read_table(result.path, result.digest), stored.read(storage, layout.data, "held_out")
-    tables = [answers_in(block, storage, rewards, questions) for block in blocks_of(index)]
-    answers = in_order(pa.concat_tables(tables), index["id"].to_pylist(), "trajectory")
+    answers = answers_of_result(storage, result, stored.read(storage, layout.data, "held_out"))
     found, mode = scores(answers), config.evaluate.mode
     storage.write_table(layout.answers, answers)
     summary = EvaluationSummary(

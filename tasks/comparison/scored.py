@@ -1,10 +1,8 @@
-"""One of the things that are compared: a run, a run after some updates, or an evaluation of its own, read from its storage."""
+"""What a run, a run after some updates, or an evaluation of its own achieved and cost, read from its storage."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -12,56 +10,60 @@ from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.comparison.figures import ComparedQuestion, RunCost, cost_of, scores_by_question, tokens_of
-from nbrl.tasks.comparison.sigmoid import CurvePoint
+from nbrl.tasks.comparison.sigmoid import LEAST, CurvePoint, Fit, fit
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
-from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.answers import answers_of_result
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Estimate, estimate
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout
-from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.decisive import decisive
-from nbrl.tasks.runs.epochs import without_passwords
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run, find_run, unknown
 from nbrl.tasks.tracking.steps import Steps
 
-POLICY = "the initial policy's files"  # by their digest: two folders of one name may hold different models
-SOURCE = "the source of environments."
-DIGITS = 12
 
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation: the scores of its questions, and their mean. `updates` are those of the policy, None outside a run."""
+class HeldOutScore(ClosedModel):
+    """A held-out score after some updates, which are None for an evaluation of its own."""
 
     updates: int | None
-    scores: dict[ComparedQuestion, float]
     estimate: Estimate
+
+
+class Scored(ClosedModel):
+    """What one of them achieved and cost; `label` is how it was named.
+
+    `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run; `fitted` is the one that `fit` is of.
+    """
+
+    label: str
+    kind: Literal["runs", "evaluations"]
+    final: HeldOutScore
+    best: HeldOutScore
+    cost: RunCost
+    rollouts: tuple[CurvePoint, ...] = ()
+    held_out: tuple[CurvePoint, ...] = ()
+    fitted: Literal["held-out", "rollouts", ""] = ""
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True)
 class Side:
-    """`label` is how it was named; `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run."""
+    """`questions` are the scores of the questions of its final evaluation."""
 
-    label: str
     run: Run
     config: RunConfig
-    final: Evaluated
-    best: Evaluated
-    cost: RunCost
-    rollouts: tuple[CurvePoint, ...] = ()
-    held_out: tuple[CurvePoint, ...] = ()
+    scored: Scored
+    questions: dict[ComparedQuestion, float]
 
     @property
     def identity(self) -> tuple[str, str, int | None]:
         """The same for two that end in the same evaluation."""
-        return self.run.kind, self.run.name, self.final.updates
+        return self.run.kind, self.run.name, self.scored.final.updates
 
 
 class _Held(NamedTuple):
@@ -112,38 +114,36 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
             there = ", ".join(str(each.updates) for each in held)
             raise ConfigError(f"run {run.name!r} has no evaluation after {updates} updates; it has those after {there}")
         records, held = records[: at[0].step], [each for each in held if each.step <= at[0].step]
-    config = resumed_config(storage, run.name, ())
-    final = held[-1]
-    best = final if updates is not None else max(held, key=lambda each: (each.success, each.step))
-    last = _evaluated(storage, run, final, config)
+    config, asked = resumed_config(storage, run.name, ()), stored.read(storage, run.layout.data, "held_out")
+
+    def scored(one: _Held) -> tuple[HeldOutScore, dict[ComparedQuestion, float]]:
+        return _scored(answers_of_result(storage, one.result.artifact, asked), asked, config.evaluate.mode, one.updates)
+
+    best = held[-1] if updates is not None else max(held, key=lambda each: (each.success, each.step))
+    final, questions = scored(held[-1])
     spent = [0.0, *accumulate(map(tokens_of, records))]  # before each iteration, and at the end
-    return Side(
+    rollouts = tuple(CurvePoint(tokens, record.metrics["reward/success"]) for tokens, record in zip(spent, records, strict=False))
+    held_out = tuple(CurvePoint(spent[each.step], each.success) for each in held)
+    found = Scored(
         label=label,
-        run=run,
-        config=config,
-        final=last,
-        best=last if best is final else _evaluated(storage, run, best, config),
+        kind="runs",
+        final=final,
+        best=final if best is held[-1] else scored(best)[0],
         cost=cost_of(records),
-        rollouts=tuple(
-            CurvePoint(tokens, record.metrics["reward/success"]) for tokens, record in zip(spent, records, strict=False)
-        ),
-        held_out=tuple(CurvePoint(spent[each.step], each.success) for each in held),
+        rollouts=rollouts,
+        held_out=held_out,
     )
+    if rollouts:
+        fitted = "held-out" if len(held_out) >= LEAST else "rollouts"
+        found = found.model_copy(update={"fitted": fitted, "fit": fit(held_out if fitted == "held-out" else rollouts)})
+    return Side(run, config, found, questions)
 
 
-def _evaluated(storage: Storage, run: Run, held: _Held, config: RunConfig) -> Evaluated:
-    artifact, asked = held.result.artifact, stored.read(storage, run.layout.data, "held_out")
-    trajectories = next(key for key in artifact.parts if is_trajectories(key))
-    said, scored = (
-        storage.read_table(key, digest)
-        for key, digest in ((trajectories, artifact.parts[trajectories]), (artifact.path, artifact.digest))
-    )
-    return _scored(answers_of(said, scored, asked), asked, config.evaluate.mode, held.updates)
-
-
-def _scored(answers: pa.Table, asked: pa.Table, mode: str, updates: int | None = None) -> Evaluated:
-    by_id = question_scores(answers, mode)
-    return Evaluated(updates, scores_by_question(answers, asked, mode), estimate(list(by_id.values())))
+def _scored(
+    answers: pa.Table, asked: pa.Table, mode: str, updates: int | None = None
+) -> tuple[HeldOutScore, dict[ComparedQuestion, float]]:
+    score = HeldOutScore(updates=updates, estimate=estimate(list(question_scores(answers, mode).values())))
+    return score, scores_by_question(answers, asked, mode)
 
 
 def _evaluation(storage: Storage, name: str) -> Side:
@@ -153,7 +153,7 @@ def _evaluation(storage: Storage, name: str) -> Side:
     if (summary := summaries.read(storage, name)) is None:
         raise ConfigError(f"evaluation {name!r} has not finished yet; the command that began it goes on with it")
     asked, answers = storage.read_table(layout.data.split("held_out")), storage.read_table(layout.answers)
-    evaluated = _scored(answers, asked, summary.mode)
+    score, questions = _scored(answers, asked, summary.mode)
     cost = RunCost(
         iterations=None,
         trajectories=len(answers),
@@ -162,48 +162,9 @@ def _evaluation(storage: Storage, name: str) -> Side:
         processor_seconds=_of_evaluation(summary.processor_seconds),
         gpu_seconds=_of_evaluation(summary.gpu_seconds),
     )
-    return Side(name, run, resumed_config(storage, name, (), EVALUATIONS), evaluated, evaluated, cost)
+    found = Scored(label=name, kind="evaluations", final=score, best=score, cost=cost)
+    return Side(run, resumed_config(storage, name, (), EVALUATIONS), found, questions)
 
 
 def _of_evaluation(seconds: float) -> dict[str, float]:
     return {"evaluate": seconds} if seconds else {}
-
-
-class Setting(ClosedModel):
-    """The value of a key on each side, as JSON, None where it is not set. Only what `decides` makes another result."""
-
-    key: str
-    values: tuple[str | None, ...]
-    decides: bool
-
-
-def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
-    """Return the settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
-    deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
-    found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
-    rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
-    return sorted(rows, key=lambda setting: not setting.decides)
-
-
-def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | None, ...]]:
-    """Return the values of the keys in which those sides differ that are not None."""
-    keys = dict.fromkeys(key for each in sides if each is not None for key in each)
-    return {
-        key: tuple(None if each is None else each.get(key) for each in sides)
-        for key in keys
-        if len({each.get(key) for each in sides if each is not None}) > 1
-    }
-
-
-def _leaves(side: Side, indifferent: bool) -> dict[str, str]:
-    """Values as JSON by key."""
-    values = decisive(side.config, indifferent)
-    return {key: without_passwords(json.dumps(value, ensure_ascii=False)) for key, value in values.items()}
-
-
-def _digests(side: Side) -> dict[str, str] | None:
-    """Of files that the settings of a run only name."""
-    if side.run.kind != RUNS:
-        return None
-    sources = {f"{SOURCE}{name}": code[:DIGITS] for name, code in side.run.sources.items()}
-    return {POLICY: side.run.policy[:DIGITS], **sources}
