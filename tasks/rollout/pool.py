@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +15,10 @@ from nbrl.agent.errors import AgentError
 from nbrl.infra.errors import InfraError
 from nbrl.infra.placement import for_sandboxes
 from nbrl.infra.process.shared import Budget
-from nbrl.infra.ray_data import among, here, map_tables
+from nbrl.infra.ray_data import among, here, map_tables, raised_in_task
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout.chunks import in_order
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
 from nbrl.tasks.rollout.work_queue import QueueStatus, WorkQueue
@@ -32,7 +30,7 @@ RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each 
 GONE_S = 300.0  # without a sign of any runner, or of the queue, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
-LANE = 64  # runners of one task, whose process takes 130 MB of this machine
+BLOCK = 4096  # rows of one task of Ray Data, whose process takes 130 MB of this machine
 FIND_S = 600.0  # a runner may take so long to look through chunks
 
 
@@ -41,27 +39,15 @@ def first_map(table: pa.Table) -> pa.Table:
     return table
 
 
-def run_lane(lane: pa.Table, runners: Sequence[Any], queue: Any, name: str, plan: RoundPlan) -> pa.Table:
-    """Call `run` on these runners until the round is complete, again after a restart; return the rows that they made.
+def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
+    """Put rows into the queue, and return the index of their trajectories once runners have finished the round.
 
-    A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the queue is gone.
+    Raises RayActorError when the queue is gone.
     """
-    numbers = lane["runner"].to_pylist()
-    over = queue.completed.remote(name)
-    work = {runners[number].run.remote(name, plan): number for number in numbers}
-    while True:
-        if over in ray.wait([over, *work])[0]:
-            break
-        for ended in ray.wait(list(work), num_returns=len(work), timeout=0)[0]:
-            with suppress(RayActorError):
-                ray.get(ended)
-            number = work.pop(ended)
-            work[runners[number].run.remote(name, plan)] = number
-        if ray.wait([over], timeout=AGAIN_S)[0]:
-            break
-    ray.get(over)
-    found: list[pa.Table] = ray.get([queue.index.remote(name, number) for number in numbers])
-    return pa.concat_tables(found)
+    ray.get(queue.add.remote(name, rows.to_pylist()))
+    ray.get(queue.completed.remote(name))
+    index: pa.Table = ray.get(queue.index.remote(name, rows["id"].to_pylist()))
+    return index
 
 
 class RunnerPool:
@@ -142,15 +128,18 @@ class RunnerPool:
         """
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
-        await _told(self._queue.open.remote(name, rows, where, bool(left)))
-        numbers = range(len(self._runners))
-        lanes = [pa.table({"runner": list(numbers[first : first + LANE])}) for first in numbers[::LANE]]
-        work = self._mapped(lanes, run_lane, (self._runners, self._queue, name, plan))
+        await _told(self._queue.open.remote(name, len(rows), where, bool(left)))
+        table = pa.Table.from_pylist(rows)
+        blocks = [table.slice(first, BLOCK) for first in range(0, len(rows), BLOCK)]
+        work = self._mapped(blocks, run_rows, (self._queue, name))
+        running = asyncio.gather(*(_keep_running(runner, name, plan) for runner in self._runners))
         settling: asyncio.Task[set[str]] | None = None
         self._lived = time.monotonic()
         try:
             while not work.done():
-                await asyncio.wait([work], timeout=POLL_S)
+                await asyncio.wait([work, running], timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()
                 healthy()
                 if (now := list(engines())) != where:
                     where = now
@@ -165,18 +154,20 @@ class RunnerPool:
                     found, settling = settling, None
                     damaged |= found.result()
         except BaseException:
-            self._queue.open.remote("", [], [], False)  # runners go on with nothing
+            self._queue.open.remote("", 0, [], False)  # runners go on with nothing
             raise
         finally:
+            running.cancel()
             if settling is not None:
                 settling.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         try:
             index = work.result()
         except ray.exceptions.RayError as error:
             raise RolloutError(f"the runners failed: {_line(error)}") from error
         for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
-        return in_order(index, [row["id"] for row in rows])
+        return index
 
     def _mapped(
         self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]
@@ -223,6 +214,18 @@ class RunnerPool:
             self._lived = now
         elif now - self._lived > GONE_S:
             raise RolloutError(f"no runner has given a sign for {GONE_S:g} s; `ray status` says what is left of the cluster")
+
+
+async def _keep_running(runner: Any, name: str, plan: RoundPlan) -> None:
+    """Call a runner's `run` for ever, again after a restart. Raises what it raises."""
+    while True:
+        try:
+            await runner.run.remote(name, plan)
+        except RayTaskError as error:
+            raise raised_in_task(error) from error
+        except RayActorError:  # Ray starts it again
+            pass
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _told(reference: Any) -> None:

@@ -18,7 +18,6 @@ from nbrl.tasks.rollout.plan import EngineAddress
 
 SIGN_S = 2.0  # a runner asks at least so often, with work or without
 SILENT_S = 30.0  # without a sign a runner counts as gone, long before Ray finds that out
-FROM_BEFORE = -1  # who finished what an earlier process left
 
 Row = dict[str, Any]
 
@@ -51,21 +50,26 @@ class QueueStatus(NamedTuple):
 
 @dataclass
 class QueuedRound:
-    """The rows of a round by id, in their order; each is waiting, held by a runner, doubtful or finished."""
+    """A round of `count` rows: those that came, by id; each is waiting, held by a runner, doubtful or finished.
+
+    With `resumed`, what an earlier process left is on storage, so that rows are doubtful as they come.
+    """
 
     name: str
-    rows: dict[str, Row]
+    count: int
     engines: Sequence[EngineAddress]
-    waiting: list[str]
-    doubtful: list[str]
+    resumed: bool
+    rows: dict[str, Row] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
     held: dict[int, set[str]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)  # keys of the chunks in `found`
-    found: list[tuple[int, pa.Table]] = field(default_factory=list)  # who finished it, and its index
+    found: list[pa.Table] = field(default_factory=list)  # rows of the index
 
     @property
     def over(self) -> bool:
-        return len(self.finished) == len(self.rows)
+        return len(self.finished) == self.count
 
 
 class WorkQueue:
@@ -73,7 +77,7 @@ class WorkQueue:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._round = QueuedRound("", {}, [], [], [])
+        self._round = QueuedRound("", 0, [], False)
         self._changed = asyncio.Event()
         self._lives: dict[int, str] = {}
         self._signs: dict[int, float] = {}
@@ -81,12 +85,19 @@ class WorkQueue:
         self._told: set[int] = set()
         self._restarts = 0
 
-    async def open(self, name: str, rows: Sequence[Row], engines: Sequence[EngineAddress], doubtful: bool) -> None:
-        """Begin a round in place of the one before. With `doubtful`, chunks are there, which are looked through first."""
-        ids = [row["id"] for row in rows]
-        places = ([], ids) if doubtful else (ids, [])
-        self._round = QueuedRound(name, dict(zip(ids, rows, strict=True)), engines, *places)
+    async def open(self, name: str, count: int, engines: Sequence[EngineAddress], resumed: bool) -> None:
+        """Begin a round in place of the one before. With `resumed`, chunks are there, which are looked through first."""
+        self._round = QueuedRound(name, count, engines, resumed)
         self._signs = dict.fromkeys(self._signs.keys() - self._silent, self._clock())
+        self._change()
+
+    async def add(self, name: str, rows: Sequence[Row]) -> None:
+        """Put rows of the round into the queue; those that it has already change nothing."""
+        if (current := self._round).name != name:
+            return
+        new = {row["id"]: row for row in rows if row["id"] not in current.rows}
+        current.rows |= new
+        (current.doubtful if current.resumed else current.waiting).extend(new)
         self._change()
 
     async def move(self, engines: Sequence[EngineAddress]) -> None:
@@ -141,14 +152,14 @@ class WorkQueue:
             held = self._round.held.get(number, held)
         pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
         counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
-        self._note(number, index.filter(pa.array(counts, pa.bool_())))
+        self._note(index.filter(pa.array(counts, pa.bool_())))
         return set(index["id"].to_pylist()) - self._round.finished
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
         """What was found on storage of doubtful rows; the others of them are run."""
         if (current := self._round).name != name:
             return
-        self._note(FROM_BEFORE, finished_of(index, ids))
+        self._note(finished_of(index, ids))
         settled = set(ids)
         current.waiting[:0] = [each for each in current.doubtful if each in settled]
         current.doubtful = [each for each in current.doubtful if each not in settled]
@@ -175,23 +186,23 @@ class WorkQueue:
         while self._round.name == name and not self._round.over:
             await self._changed.wait()
 
-    async def index(self, name: str, number: int) -> pa.Table:
-        """Rows of the index that a runner brought; the first one also has those that were found on storage."""
-        mine = (number, FROM_BEFORE) if number == 0 else (number,)
-        tables = [index for who, index in self._round.found if who in mine and self._round.name == name]
-        return pa.concat_tables([SCHEMA.empty_table(), *tables])
+    async def index(self, name: str, ids: Sequence[str]) -> pa.Table:
+        """Return the index of the finished ones of these rows, in their order; of another round than this one it is empty."""
+        found = pa.concat_tables([SCHEMA.empty_table(), *(self._round.found if self._round.name == name else ())])
+        places = {each: place for place, each in enumerate(found["id"].to_pylist())}
+        return found.take(pa.array([places[each] for each in ids if each in places], pa.int64()))
 
     def _share(self, number: int, free: int) -> list[Row]:
         """Rows for a runner, which then holds them: as many as it has room for, but no more than others that live get."""
         current, held = self._round, self._round.held.setdefault(number, set())
-        outstanding = len(current.rows) - len(current.finished)
+        outstanding = current.count - len(current.finished)
         living = max(1, len(self._signs.keys() - self._silent))
         count = max(0, min(free, len(current.waiting), math.ceil(outstanding / living) - len(held)))
         ids, current.waiting = current.waiting[:count], current.waiting[count:]
         held.update(ids)
         return [current.rows[each] for each in ids]
 
-    def _note(self, number: int, index: pa.Table) -> None:
+    def _note(self, index: pa.Table) -> None:
         current = self._round
         open_ids = current.rows.keys() - current.finished
         new = [place for place, each in enumerate(index["id"].to_pylist()) if each in open_ids]
@@ -199,7 +210,7 @@ class WorkQueue:
             return
         taken = index.take(pa.array(new, pa.int64()))
         ids = set(taken["id"].to_pylist())
-        current.found.append((number, taken))
+        current.found.append(taken)
         current.parts.update(taken["part"].to_pylist())
         current.finished |= ids
         for held in current.held.values():

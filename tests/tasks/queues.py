@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
-from nbrl.tasks.rollout.chunks import in_order
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.work_queue import WorkQueue
@@ -45,9 +44,10 @@ async def index_by(
     runner: Runner, queue: LocalQueue, rows: Sequence[dict[str, Any]], plan: RoundPlan, engines: Sequence[EngineAddress] = ENGINES
 ) -> pa.Table:
     """The index of a round that a runner plays alone."""
-    await queue.queue.open("round", rows, engines, False)
+    await queue.queue.open("round", len(rows), engines, False)
+    await queue.queue.add("round", rows)
     await runner.run("round", plan)
-    return in_order(await queue.queue.index("round", 0), [row["id"] for row in rows])
+    return await queue.queue.index("round", [row["id"] for row in rows])
 
 
 async def played_by(
