@@ -1,7 +1,8 @@
 """Delivers a run from its storage to MLflow: everything in order, each part once, whoever delivered the parts before it.
 
-What was delivered is known to MLflow itself: a tag counts the iterations, and what a delivery that was cut off left of the next
-one is looked for before it is written. Nothing of a run depends on MLflow, so it can be rebuilt from the storage at any time.
+What was delivered is known to MLflow itself: a tag counts the iterations. Metrics that a delivery that was cut off left of the
+next one are logged again: MLflow's database keeps a point with the same step, value and time once. Traces are looked for before
+they are written. Nothing of a run depends on MLflow, so it can be rebuilt from the storage at any time.
 """
 
 import tempfile
@@ -122,29 +123,21 @@ class MlflowSync:
         log_datasets(self._storage, run, list(self._config.environments), tracking)
 
     def _iteration(self, record: Record) -> None:
-        """Checkpoint, traces and metrics. What a delivery that was cut off wrote already is not written twice."""
-        step, metrics = record.iteration + 1, dict(record.metrics)
+        """Deliver checkpoint, traces and metrics."""
         if self._steps.updated(record):
             self._checkpoints.log(record)
         self._traces(record)
-        self._metrics(metrics, step, record.finished, self._doubtful)
+        self._metrics(dict(record.metrics), record.iteration + 1, record.finished)
 
-    def _metrics(self, metrics: dict[str, float], step: int, finished: float | None, doubtful: bool) -> None:
+    def _metrics(self, metrics: dict[str, float], step: int, finished: float) -> None:
         """Log metrics of a step, those of checkpoints last and with the one that was made at this step."""
         model = self._checkpoints.at(step)
         of_model = {name: value for name, value in metrics.items() if model and _of_model(name)}
         rest = {name: value for name, value in metrics.items() if name not in of_model}
-        if rest and doubtful:
-            rest = {name: value for name, value in rest.items() if not self._has(name, step)}
         if rest:
             self._tracking.log_metrics(rest, step, finished)
         if of_model:
-            there = {name for name in of_model if doubtful and self._has(name, step)}
-            if missing := {name: value for name, value in of_model.items() if name not in there}:
-                self._tracking.log_metrics(missing, step, finished, model)
-
-    def _has(self, metric: str, step: int) -> bool:
-        return step in {at for at, _ in self._tracking.history(metric)}
+            self._tracking.log_metrics(of_model, step, finished, model)
 
     def _traces(self, record: Record) -> None:
         if not self._config.record.traces:
@@ -164,9 +157,9 @@ class MlflowSync:
         for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
             tables = self._tracking.tables(FOLDER) if tables is None else tables
             log_held_out(self._storage, self._run, weights, result, self._tracking, self._config.record.traces, tables)
-            metrics = _in_order(eval_metrics(result))
-            begun = self._has(next(iter(metrics)), step)  # by a delivery that was cut off
-            self._metrics(metrics, step, result.finished, doubtful=begun)
+            metrics = eval_metrics(result)
+            metrics[EVALUATED] = metrics.pop(EVALUATED)
+            self._metrics(metrics, step, result.finished)
             self._evaluated.add(step)
 
     def _summary(self) -> None:
@@ -214,13 +207,6 @@ def _record_id(record: Record) -> str:
 
 def _of_model(metric: str) -> bool:
     return metric.rpartition("/")[0] in OF_MODELS
-
-
-def _in_order(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics of an evaluation as they are logged: one whose first is there was begun, one whose last is there is
-    whole.
-    """
-    return dict(sorted(metrics.items(), key=lambda metric: (_of_model(metric[0]), metric[0] == EVALUATED)))
 
 
 def _scores(summary: Summary) -> dict[str, list[object]]:

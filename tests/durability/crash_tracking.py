@@ -91,7 +91,10 @@ class FileTracking:
     ) -> None:
         run = self.read()
         for name, value in metrics.items():
-            run["metrics"].setdefault(name, []).append((step, value))
+            points = run["metrics"].setdefault(name, [])
+            if [step, value] in points:  # MLflow's database keeps a repeated point once
+                continue
+            points.append((step, value))
             if model:
                 run["of_models"].setdefault(model.id, []).append(name)
         self.write(run)

@@ -27,7 +27,8 @@ def test_a_run_is_tracked_and_resumed(home: Home, tmp_path: Path) -> None:
     tracking = Tracking(TrackingSettings(), home)
     params = {f"p{number}": number for number in range(150)}
     run_id = tracking.start_run("it's a run", params, {"kind": "test"}, {"mlflow.user": "me"}, started=1000.0)
-    tracking.log_metrics({"em": 0.25, "loss": 1.5}, step=1)
+    points = {"em": 0.25, "loss": 1.5, "undefined": float("nan"), "endless": float("inf"), "third": 1 / 3}
+    tracking.log_metrics(points, 1, 1500.0)
     tracking.log_table("evaluation", {"question": ["a", "b"], "em": [0.0, 1.0]})
     (tmp_path / "note.txt").write_text("hello")
     tracking.log_file(tmp_path / "note.txt")
@@ -39,6 +40,7 @@ def test_a_run_is_tracked_and_resumed(home: Home, tmp_path: Path) -> None:
     resumed = Tracking(TrackingSettings(), home)
     assert resumed.start_run("it's a run", params | {"p0": "changed", "new": "x" * 10_000}, {}) == run_id
     assert ENDED not in resumed.client.get_run(run_id).data.tags
+    resumed.log_metrics(points, 1, 1500.0)
     resumed.log_metrics({"em": 0.75}, step=2)
     resumed.log_table("evaluation", {"question": ["c"], "em": [1.0]})
     resumed.end()
@@ -49,6 +51,7 @@ def test_a_run_is_tracked_and_resumed(home: Home, tmp_path: Path) -> None:
     assert len(run.data.params) == 151
     assert (run.data.tags["kind"], run.data.tags["mlflow.user"]) == ("test", "me")
     assert [(point.step, point.value) for point in resumed.client.get_metric_history(run_id, "em")] == [(1, 0.25), (2, 0.75)]
+    assert [len(resumed.client.get_metric_history(run_id, name)) for name in points] == [2, 1, 1, 1, 1]
     assert {file.path for file in resumed.client.list_artifacts(run_id)} == {"evaluation.json", "note.txt"}
     assert len(resumed.client.load_table(resumed.experiment_id, "evaluation.json", [run_id])) == 3
     assert (home.mlflow / "artifacts").is_dir()
@@ -80,7 +83,8 @@ def test_checkpoints_are_logged_models_and_versions(home: Home) -> None:
     tracking = Tracking(TrackingSettings(), home)
     run_id = tracking.start_run("v1.5", {}, {})
     model = tracking.models.log("000003-v1.5", "s3://bucket/checkpoints/3", 3, {"nbrl.updates": "3"})
-    tracking.log_metrics({"em": 0.5}, 3, model=model)
+    for _ in range(2):
+        tracking.log_metrics({"em": 0.5}, 3, 1500.0, model)
     tracking.models.place(model, model.uri, deleted=True)
     logged = tracking.client.get_logged_model(model.id)
     assert (logged.name, logged.tags["uri"], logged.source_run_id) == ("000003-v1_5", "s3://bucket/checkpoints/3", run_id)
