@@ -50,7 +50,7 @@ GPUS = {"CPU": 16.0, "GPU": 2.0}
     ],
 )
 def test_what_does_not_fit_is_said(settings: list[str], machines: list[dict[str, float]], said: list[str]) -> None:
-    found = lacking(load("tiny-cpu", settings), machines)
+    found = lacking(load("tiny-cpu", ["ray.address=a:1", *settings]), machines)
     assert len(found) == len(said)
     for sentence, beginning in zip(found, said, strict=True):
         assert sentence.startswith(beginning)
