@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import cancel_on_term, guard
+from nbrl.flows.cli.guard import cancel_on_term, on_stop
 from nbrl.flows.cli.stored import Set, Trust, storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
@@ -85,78 +85,76 @@ def agent(
     The steps are shown on stderr as they happen, the answer is printed on stdout, and everything is saved as a notebook. The exit
     code is 0 if the agent answered, 3 if it did not, 1 after an error and 130 after Ctrl-C.
     """
+    from nbrl.flows.ask.endpoint import Endpoint, key_in
+    from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
+    from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
+    from nbrl.flows.ask.replay import cells, load, verdict
+    from nbrl.flows.display.trajectory import EpisodeSpinner, writable
+    from nbrl.flows.display.trajectory import save as write
+    from nbrl.tasks.errors import ConfigError
+
     kept: list[Any] = []
     path = None if no_save else save or Path(time.strftime(f"nbrl-%Y%m%d-%H%M%S-{secrets.token_hex(2)}.ipynb"))
 
     def stopped() -> str:
         return f"what was done until then is in {path}" if path is not None and kept and kept[0].steps else "nothing is saved"
 
-    def work() -> None:
-        from nbrl.flows.ask.endpoint import Endpoint, key_in
-        from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
-        from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
-        from nbrl.flows.ask.replay import cells, load, verdict
-        from nbrl.flows.display.trajectory import EpisodeSpinner, writable
-        from nbrl.flows.display.trajectory import save as write
-        from nbrl.tasks.errors import ConfigError
+    on_stop(stopped)
+    if save is not None and no_save:
+        raise ConfigError("--save and --no-save contradict each other; give one of them")
+    if path is not None:
+        writable(path)
+    if files_to is not None:
+        check_folder(files_to)
+    of_server = {"--model": model, "--api-key-env": api_key_env, "--sees-images": sees_images}
+    given = {"a question": question, "--endpoint": endpoint, **of_server, "--tokenizer": tokenizer, "--recipe": recipe}
+    given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root != completion.ROOT}
+    _refuse_idle(given, run, endpoint, replay)
+    recorded = load(replay, root) if replay is not None else None
+    question_text = question if question is not None or recorded is None else recorded.question
+    if not question_text or not question_text.strip():
+        raise ConfigError("there is no question; give one, or a recording by --replay")
+    played = recorded is not None and endpoint is None
+    key, overrides, report = key_in(api_key_env), set_ or [], (lambda _: None) if quiet else say
 
-        if save is not None and no_save:
-            raise ConfigError("--save and --no-save contradict each other; give one of them")
-        if path is not None:
-            writable(path)
-        if files_to is not None:
-            check_folder(files_to)
-        of_server = {"--model": model, "--api-key-env": api_key_env, "--sees-images": sees_images}
-        given = {"a question": question, "--endpoint": endpoint, **of_server, "--tokenizer": tokenizer, "--recipe": recipe}
-        given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root != completion.ROOT}
-        _refuse_idle(given, run, endpoint, replay)
-        recorded = load(replay, root) if replay is not None else None
-        question_text = question if question is not None or recorded is None else recorded.question
-        if not question_text or not question_text.strip():
-            raise ConfigError("there is no question; give one, or a recording by --replay")
-        played = recorded is not None and endpoint is None
-        key, overrides, report = key_in(api_key_env), set_ or [], (lambda _: None) if quiet else say
+    def keep(trajectory: Any) -> None:
+        kept.append(trajectory)
+        if path is not None and trajectory.steps:
+            write(path, trajectory)
 
-        def keep(trajectory: Any) -> None:
-            kept.append(trajectory)
-            if path is not None and trajectory.steps:
-                write(path, trajectory)
-
-        with ExitStack() as stack:
-            if run is not None:
-                with nullcontext() if quiet else err.status(f"starting {run}"):
-                    serving = of_run(storage_at(root), run, environment, overrides, corpus, trust, report)
-                    equipped = stack.enter_context(serving)
-            else:
-                equipped = of_recipe(recipe, overrides, corpus, bool(file), played, report)
-            check_tools(equipped, ability, recorded is not None)
-            config, server = equipped.config, equipped.endpoint
-            if endpoint is not None:
-                server = Endpoint(endpoint, model, key, tokenizer, sees_images, "seed" in config.model_fields_set)
-            limits = config.agent.model_copy(update={"max_steps": cells(recorded)} if recorded is not None and played else {})
-            full_question = AgentQuestion(
-                # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
-                text=question_text.encode("utf-8", "replace").decode(),
-                endpoint=server,
-                agent=limits,
-                sampling=config.evaluate.sampling,
-                seed=config.seed,
-                files=attachments(file or []),
-                files_to=files_to,
-                tools=config.rollout.tools,
-                equipment=equipped.equipment,
-                sandbox=config.sandbox,
-                ability=ability,
-                recorded=recorded,
-                tokenizer=tokenizer,
-                instruction=equipped.instruction,
-            )
-            with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
-                asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, report)))
-        if recorded is not None and played and not quiet:
-            say(verdict(recorded, kept[0]))
-
-    guard(work, stopped)
+    with ExitStack() as stack:
+        if run is not None:
+            with nullcontext() if quiet else err.status(f"starting {run}"):
+                serving = of_run(storage_at(root), run, environment, overrides, corpus, trust, report)
+                equipped = stack.enter_context(serving)
+        else:
+            equipped = of_recipe(recipe, overrides, corpus, bool(file), played, report)
+        check_tools(equipped, ability, recorded is not None)
+        config, server = equipped.config, equipped.endpoint
+        if endpoint is not None:
+            server = Endpoint(endpoint, model, key, tokenizer, sees_images, "seed" in config.model_fields_set)
+        limits = config.agent.model_copy(update={"max_steps": cells(recorded)} if recorded is not None and played else {})
+        full_question = AgentQuestion(
+            # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
+            text=question_text.encode("utf-8", "replace").decode(),
+            endpoint=server,
+            agent=limits,
+            sampling=config.evaluate.sampling,
+            seed=config.seed,
+            files=attachments(file or []),
+            files_to=files_to,
+            tools=config.rollout.tools,
+            equipment=equipped.equipment,
+            sandbox=config.sandbox,
+            ability=ability,
+            recorded=recorded,
+            tokenizer=tokenizer,
+            instruction=equipped.instruction,
+        )
+        with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
+            asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, report)))
+    if recorded is not None and played and not quiet:
+        say(verdict(recorded, kept[0]))
     _close(kept[0], path, json_, quiet)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.stored import Root, Set, Trust, storage_at
 from nbrl.flows.display.terminal import err, out, say
 
@@ -35,34 +35,28 @@ def audit(
 
     Prompts, rewards, selections and advantages are computed again, and every digest is compared.
     """
-    good: list[bool] = []
+    from nbrl.infra.home import Home
+    from nbrl.infra.tracking import Tracking
+    from nbrl.tasks.audit.audit import Audit
 
-    def work() -> None:
-        from nbrl.infra.home import Home
-        from nbrl.infra.tracking import Tracking
-        from nbrl.tasks.audit.audit import Audit
-
-        storage = storage_at(root)
-        config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *TOLD) if tracking else RECOMPUTED)
-        books = Tracking(config.tracking, Home(config.home)) if tracking else None
-        with err.status("") as status:
-            checked = Audit(storage, config, known, status.update)
-            found = list(checked.contradictions(books, replay))
-        good.append(not found)
-        updates = max((record.updates for record in checked.records), default=0)
-        counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}
-        if as_json:
-            contradictions = [{"where": each.where, "what": each.what} for each in found]
-            print(json.dumps({"run": run, **counts, "replayed": replay, "contradictions": contradictions}))
-            return
+    storage = storage_at(root)
+    config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *TOLD) if tracking else RECOMPUTED)
+    books = Tracking(config.tracking, Home(config.home)) if tracking else None
+    with err.status("") as status:
+        checked = Audit(storage, config, known, status.update)
+        found = list(checked.contradictions(books, replay))
+    updates = max((record.updates for record in checked.records), default=0)
+    counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}
+    if as_json:
+        contradictions = [{"where": each.where, "what": each.what} for each in found]
+        print(json.dumps({"run": run, **counts, "replayed": replay, "contradictions": contradictions}))
+    else:
         for each in found:
             say(f"{each.where}: {each.what}", "red")
         if not found:
             words = ", ".join(f"{count} {name}" for name, count in counts.items())
             out.print(f"run {run} is what its records say: {words}", highlight=False, markup=False)
-
-    guard(work)
-    if not all(good):
+    if found:
         raise typer.Exit(1)
 
 
@@ -76,32 +70,29 @@ def track(
 
     `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
     """
+    from nbrl.infra.home import Home
+    from nbrl.infra.tracking import Tracking
+    from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
+    from nbrl.tasks.layout.runs import EVALUATIONS
+    from nbrl.tasks.runs.lease import check_free
+    from nbrl.tasks.runs.recipes import trusted_config
+    from nbrl.tasks.runs.run import checked_name, find_run
+    from nbrl.tasks.tracking.delivery import fill
+    from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
+    from nbrl.tasks.tracking.sinks import sinks_of
 
-    def work() -> None:
-        from nbrl.infra.home import Home
-        from nbrl.infra.tracking import Tracking
-        from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
-        from nbrl.tasks.layout.runs import EVALUATIONS
-        from nbrl.tasks.runs.lease import check_free
-        from nbrl.tasks.runs.recipes import trusted_config
-        from nbrl.tasks.runs.run import checked_name, find_run
-        from nbrl.tasks.tracking.delivery import fill
-        from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
-        from nbrl.tasks.tracking.sinks import sinks_of
-
-        storage = storage_at(root)
-        if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
-            config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, TOLD)
-            out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
-            return
-        config, known = _run(storage, run, set_ or [], trust, TOLD)
-        check_free(storage, known.layout)
-        tracking = Tracking(config.tracking, Home(config.home))
-        delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
-        fill(sinks_of(config.tracking, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
-        out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
-
-    guard(work, lambda: "the same command delivers the rest")
+    on_stop(lambda: "the same command delivers the rest")
+    storage = storage_at(root)
+    if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
+        config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, TOLD)
+        out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
+        return
+    config, known = _run(storage, run, set_ or [], trust, TOLD)
+    check_free(storage, known.layout)
+    tracking = Tracking(config.tracking, Home(config.home))
+    delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
+    fill(sinks_of(config.tracking, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
+    out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
 
 
 def _run(storage: "Storage", name: str, overrides: list[str], trust: bool, used: tuple[str, ...]) -> "tuple[RunConfig, Run]":

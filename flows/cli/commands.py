@@ -11,7 +11,7 @@ from nbrl.flows.cli.compare import compare
 from nbrl.flows.cli.data import data
 from nbrl.flows.cli.deploy import deploy, schedule
 from nbrl.flows.cli.evaluate import evaluate
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import Guarded
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
 from nbrl.flows.cli.prepare import prepare
@@ -25,6 +25,7 @@ from nbrl.flows.cli.warmstart import distill, warmstart
 from nbrl.flows.display.terminal import out
 
 app = typer.Typer(
+    cls=Guarded,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -80,19 +81,15 @@ def doctor(
     overrides: Set = None,
 ) -> None:
     """Check sandbox, engine, Ray, a cluster's machines, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
+    from nbrl.flows.cli.doctor import checkup
+    from nbrl.tasks.runs.recipes import load
 
-    def work() -> bool:
-        from nbrl.flows.cli.doctor import checkup
-        from nbrl.tasks.runs.recipes import load
-
-        good = True
-        for name, works, message in checkup(load(recipe, overrides or [])):
-            good &= works
-            out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
-            out.print(f"{name}: {message}", markup=False, highlight=False)
-        return good
-
-    if not guard(work):
+    good = True
+    for name, works, message in checkup(load(recipe, overrides or [])):
+        good &= works
+        out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
+        out.print(f"{name}: {message}", markup=False, highlight=False)
+    if not good:
         raise typer.Exit(1)
 
 
@@ -117,14 +114,10 @@ def ui(
     ] = None,
 ) -> None:
     """Serve pages until Ctrl-C: trajectories of a storage, MLflow and Prefect."""
+    from nbrl.flows.cli.ui import serve
+    from nbrl.infra.home import Home as LocalHome
 
-    def work() -> None:
-        from nbrl.flows.cli.ui import serve
-        from nbrl.infra.home import Home as LocalHome
-
-        serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out)
-
-    guard(work)
+    serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out)
 
 
 app.command()(warmstart)

@@ -8,7 +8,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
@@ -34,34 +34,31 @@ def compare(
 
     The first is what the others are compared with.
     """
+    from nbrl.flows.display.comparison import render
+    from nbrl.flows.display.trajectory import put, writable
+    from nbrl.tasks.comparison import compare as logic
+    from nbrl.tasks.comparison.page import page
+    from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.runs.kept import fitting
 
-    def work() -> None:
-        from nbrl.flows.display.comparison import render
-        from nbrl.flows.display.trajectory import put, writable
-        from nbrl.tasks.comparison import compare as logic
-        from nbrl.tasks.comparison.page import page
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.runs.kept import fitting
+    on_stop(lambda: "nothing was written")
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")
+    target = writable(picture) if picture is not None else None
+    with fitting(" or ".join(names)):
+        sides = logic.sides_of(storage_at(root), names)
+        found, there = logic.compare(sides, all_), page(sides)
+    if target is not None:
+        from nbrl.tasks.comparison.page import draw
 
-        if picture is not None and picture.suffix.lower() != ".png":
-            raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")
-        target = writable(picture) if picture is not None else None
-        with fitting(" or ".join(names)):
-            sides = logic.sides_of(storage_at(root), names)
-            found, there = logic.compare(sides, all_), page(sides)
-        if target is not None:
-            from nbrl.tasks.comparison.page import draw
-
-            put(target, draw(found.sides))
-        if as_json:
-            print(json.dumps({**found.model_dump(mode="json"), "mlflow": there.model_dump(), "picture": str(target or "")}))
-            return
-        out.print(render(found), crop=False)
-        if target is not None:
-            out.print(f"picture  {target}", markup=False, highlight=False, soft_wrap=True)
-        where = there.address or f"no page, for {there.why}"
-        if there.address.startswith("/"):
-            where = f"{there.address} below the address that `nbrl ui` prints"
-        out.print(f"MLflow   {where}", markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, lambda: "nothing was written")
+        put(target, draw(found.sides))
+    if as_json:
+        print(json.dumps({**found.model_dump(mode="json"), "mlflow": there.model_dump(), "picture": str(target or "")}))
+        return
+    out.print(render(found), crop=False)
+    if target is not None:
+        out.print(f"picture  {target}", markup=False, highlight=False, soft_wrap=True)
+    where = there.address or f"no page, for {there.why}"
+    if there.address.startswith("/"):
+        where = f"{there.address} below the address that `nbrl ui` prints"
+    out.print(f"MLflow   {where}", markup=False, highlight=False, soft_wrap=True)

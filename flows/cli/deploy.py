@@ -12,7 +12,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
 from nbrl.flows.display import terminal
@@ -60,17 +60,13 @@ def deploy(
     trust: Trust = False,
 ) -> None:
     """Register deployments for workers to run: at PREFECT_API_URL, or at the home's own server. Repeating it is safe."""
-
-    def work() -> None:
-        with _described(context) as (deployments, _):
-            from nbrl.flows.registration import register
-
-            kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
-            _list(deployments)
-            _say_how_to_start(kind_of_pool, pool, given)
-
     given = os.environ.get(URL, "")  # in_environment sets it for the home's own server
-    guard(work)
+    with _described(context) as (deployments, _):
+        from nbrl.flows.registration import register
+
+        kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
+        _list(deployments)
+        _say_how_to_start(kind_of_pool, pool, given)
 
 
 def schedule(
@@ -87,16 +83,13 @@ def schedule(
     trust: Trust = False,
 ) -> None:
     """Register deployments and run them on this machine when they are due, until Ctrl-C, which ends running ones too."""
+    on_stop(lambda: "the same command goes on")
+    with _described(context) as (deployments, url):
+        from nbrl.flows.registration import serve
 
-    def work() -> None:
-        with _described(context) as (deployments, url):
-            from nbrl.flows.registration import serve
-
-            _list(deployments)
-            say(f"waiting for them to be due; Prefect's pages are at {url.removesuffix('/api')}; Ctrl-C ends everything")
-            serve(deployments)
-
-    guard(work, lambda: "the same command goes on")
+        _list(deployments)
+        say(f"waiting for them to be due; Prefect's pages are at {url.removesuffix('/api')}; Ctrl-C ends everything")
+        serve(deployments)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
 from nbrl.flows.display.terminal import out, plain
@@ -73,52 +73,47 @@ def evaluate(
 
     An evaluation that was stopped goes on by the same command.
     """
-    begun: list[str] = []
+    from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
+    from nbrl.infra.storage import Storage
+    from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.layout.runs import EvaluationLayout
+    from nbrl.tasks.runs.lease import holder_to_stop
 
-    def work() -> None:
-        from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
-        from nbrl.infra.storage import Storage
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.layout.runs import EvaluationLayout
-        from nbrl.tasks.runs.lease import holder_to_stop
+    for option, given in (("--model", model), ("--name", name)):
+        if given is not None and not given.strip():
+            raise ConfigError(f"{option} is empty; give it a value, or leave it out")
+    named = tuple(part.strip() for part in environments.split(",") if part.strip()) if environments is not None else ()
+    if environments is not None and not named:
+        raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
 
-        for option, given in (("--model", model), ("--name", name)):
-            if given is not None and not given.strip():
-                raise ConfigError(f"{option} is empty; give it a value, or leave it out")
-        named = tuple(part.strip() for part in environments.split(",") if part.strip()) if environments is not None else ()
-        if environments is not None and not named:
-            raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
+    order = EvaluationRequest(
+        recipe=recipe,
+        model=model or "",
+        endpoint=endpoint,
+        api_key_env=api_key_env,
+        environments=named,
+        samples=samples,
+        questions=questions,
+        mode=mode,
+        judge=judge,
+        judge_model=judge_model,
+        judge_key_env=judge_key_env,
+        overrides=tuple(set_ or ()),
+        root=root,
+        name=name or "",
+    )
+    plan = planned(order, trust)
+    on_stop(lambda: f"the same command goes on with evaluation {plan.name}")
 
-        order = EvaluationRequest(
-            recipe=recipe,
-            model=model or "",
-            endpoint=endpoint,
-            api_key_env=api_key_env,
-            environments=named,
-            samples=samples,
-            questions=questions,
-            mode=mode,
-            judge=judge,
-            judge_model=judge_model,
-            judge_key_env=judge_key_env,
-            overrides=tuple(set_ or ()),
-            root=root,
-            name=name or "",
-        )
-        plan = planned(order, trust)
-        begun.append(plan.name)
+    async def flow() -> Any:
+        from nbrl.flows.evaluate import evaluate as flow
 
-        async def flow() -> Any:
-            from nbrl.flows.evaluate import evaluate as flow
+        return await flow(plan, take_over)
 
-            return await flow(plan, take_over)
-
-        if (summary := done(plan)) is None:
-            holder_to_stop(Storage(plan.config.storage), EvaluationLayout(plan.name), take_over)  # before Ray is started
-            summary = run_flow(plan.config.home, flow, plan.config.ray)
-        _print(summary, as_json, root_flag(plan.config))
-
-    guard(work, lambda: f"the same command goes on with evaluation {begun[0]}" if begun else "")
+    if (summary := done(plan)) is None:
+        holder_to_stop(Storage(plan.config.storage), EvaluationLayout(plan.name), take_over)  # before Ray is started
+        summary = run_flow(plan.config.home, flow, plan.config.ray)
+    _print(summary, as_json, root_flag(plan.config))
 
 
 def _print(summary: Any, as_json: bool, flag: str) -> None:

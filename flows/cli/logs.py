@@ -7,7 +7,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out, plain, say
 
@@ -25,37 +25,30 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines until Ctrl-C")] = False,
 ) -> None:
     """Print what all starts of a run or an evaluation said, with times in UTC; from its storage, so also of another machine."""
+    from nbrl.tasks.runs.logs import Reader
 
-    def work() -> None:
-        from nbrl.tasks.runs.logs import Reader
-
-        storage = storage_at(root)
-        layout = _layout(storage, run)
-        reader = Reader(storage, layout)
-        while True:
-            for line in reader.lines():
-                out.print(plain(line), soft_wrap=True, highlight=False)
-            if not follow:
-                break
-            time.sleep(POLL_S)
-        if not reader.found:
-            say(f"{layout.title} has no lines: nothing was said before it ended", "yellow")
-
-    guard(work)
+    storage = storage_at(root)
+    layout = _layout(storage, run)
+    reader = Reader(storage, layout)
+    while True:
+        for line in reader.lines():
+            out.print(plain(line), soft_wrap=True, highlight=False)
+        if not follow:
+            break
+        time.sleep(POLL_S)
+    if not reader.found:
+        say(f"{layout.title} has no lines: nothing was said before it ended", "yellow")
 
 
 def stop(run: Name, root: Root = ROOT) -> None:
     """End the process that works on a run or an evaluation, on whatever machine; the run can be continued."""
+    from nbrl.tasks.runs.stop import stop
 
-    def work() -> None:
-        from nbrl.tasks.runs.stop import stop
-
-        storage = storage_at(root)
-        layout = _layout(storage, run)
-        held = stop(storage, layout, say)
-        out.print(f"{layout.title} was stopped: process {held.pid} on {held.epoch.host} has ended", markup=False, highlight=False)
-
-    guard(work, lambda: "the process ends nevertheless")
+    on_stop(lambda: "the process ends nevertheless")
+    storage = storage_at(root)
+    layout = _layout(storage, run)
+    held = stop(storage, layout, say)
+    out.print(f"{layout.title} was stopped: process {held.pid} on {held.epoch.host} has ended", markup=False, highlight=False)
 
 
 def _layout(storage: "Storage", name: str) -> "RunLayout":

@@ -1,32 +1,56 @@
-"""Entry point of `nbrl`. The commands are in flows/cli/commands.py."""
+"""Entry point of `nbrl`, and the end of its process. The commands are in flows/cli/commands.py."""
 
+import atexit
 import io
 import os
 import sys
 from typing import TextIO
 
-from nbrl.flows.cli import interrupt
-from nbrl.flows.cli.interrupt import QuickEnd
 from nbrl.infra.process.garbage import collect_rarely
+
+INTERRUPTED = 130
 
 
 def process() -> None:
-    """All that a process of the command line does, with its end."""
-    quick = QuickEnd()
+    """Run the command line, and end its process as soon as all is done that was registered for its end.
+
+    By itself Python would take apart all objects then: more than a second of a core once Ray, Prefect and MLflow were imported.
+    So finalizers do not run, and files other than the standard streams must be closed by what opened them.
+    """
+    status: list[int] = []
+    atexit.register(_leave, status)  # before all others, so that it runs after them
     collect_rarely()  # else a tenth of the time of a command's imports is spent on that
-    with quick:
+    try:
         main()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            status.append(end.code & 0xFF)  # what the system keeps of it
+        raise
+
+
+def _leave(status: list[int]) -> None:
+    if not status:
+        return
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed
+            stream.flush()
+    except (OSError, ValueError):
+        return  # Python says what cannot be written, and ends with a status of its own
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # what is left to be written has no reader
+    os._exit(status[0])
 
 
 def main() -> None:
     """Run the command line, and raise SystemExit."""
-    interrupt.hold()  # until a command begins its work
-    for stream in (sys.stdout, sys.stderr):
-        _take_any_text(stream)
-    from nbrl.flows.cli.commands import app  # takes a tenth of a second
-
     try:
+        for stream in (sys.stdout, sys.stderr):
+            _take_any_text(stream)
+        from nbrl.flows.cli.commands import app  # takes a tenth of a second
+
         app(prog_name="nbrl")
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except OSError as error:
         if not (full := [stream for stream in (sys.stdout, sys.stderr) if not _can_be_written(stream)]):
             raise

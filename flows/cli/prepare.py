@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, checked_home
 from nbrl.flows.display.terminal import out, plain, say
@@ -31,32 +31,27 @@ def prepare(
     home: Home = HOME,
 ) -> None:
     """Make training questions of several files: merge, deduplicate, decontaminate, rate, filter, split, with a data card."""
-    begun: list[bool] = []
+    from nbrl.tasks.prepare.preflight import check, load, plan
 
-    def work() -> None:
-        from nbrl.tasks.prepare.preflight import check, load, plan
+    settings, target = load(recipe, set_ or []), expanded(folder).absolute()
+    counts = check(settings, target)
+    if dry_run:
+        out.print(plan(settings, folder, counts), markup=False, highlight=False, soft_wrap=True)
+        return
+    if not counts.evaluation:
+        say("warning: the recipe lists no evaluation files, so nothing is decontaminated", "yellow")
 
-        settings, target = load(recipe, set_ or []), expanded(folder).absolute()
-        counts = check(settings, target)
-        if dry_run:
-            out.print(plan(settings, folder, counts), markup=False, highlight=False, soft_wrap=True)
-            return
-        if not counts.evaluation:
-            say("warning: the recipe lists no evaluation files, so nothing is decontaminated", "yellow")
+    async def flow() -> Any:
+        from nbrl.flows.prepare import prepare as flow
 
-        async def flow() -> Any:
-            from nbrl.flows.prepare import prepare as flow
+        return await flow(settings, target, checked_home(home))
 
-            return await flow(settings, target, checked_home(home))
-
-        begun.append(True)
-        card = run_flow(checked_home(home), flow)
-        for name in _empty(card):
-            say(f"warning: {folder / name} has no questions: there are too few for its share", "yellow")
-        out.print(_summary(card))
-        out.print(_closing(card, folder), markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, lambda: "the same command continues; no finished stage is done and no reply is paid for again" if begun else "")
+    on_stop(lambda: "the same command continues; no finished stage is done and no reply is paid for again")
+    card = run_flow(checked_home(home), flow)
+    for name in _empty(card):
+        say(f"warning: {folder / name} has no questions: there are too few for its share", "yellow")
+    out.print(_summary(card))
+    out.print(_closing(card, folder), markup=False, highlight=False, soft_wrap=True)
 
 
 def _empty(card: dict[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.stored import Root, Set, Trust, root_flag, storage_at
 from nbrl.flows.display.terminal import out, say
 
@@ -29,38 +28,28 @@ def promote(
 
     `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
     """
+    from nbrl.infra.errors import ServerError
+    from nbrl.infra.home import Home
+    from nbrl.tasks.runs.checkpoints import named
+    from nbrl.tasks.runs.recipes import check_acting, trusted_config
+    from nbrl.tasks.tracking.promote import promote as make_champion
+    from nbrl.tasks.tracking.promote import show_champion
 
-    def work() -> None:
-        from nbrl.infra.errors import ServerError
-        from nbrl.infra.home import Home
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.runs.checkpoints import named
-        from nbrl.tasks.runs.recipes import trusted_config
-        from nbrl.tasks.tracking.promote import promote as make_champion
-        from nbrl.tasks.tracking.promote import show_champion
-
-        for each in set_ or []:
-            key = each.partition("=")[0]
-            if key != "home" and not key.startswith("tracking."):
-                raise ConfigError(
-                    f"--set {each!r} changes nothing here: `nbrl promote` takes tracking.* and home only; leave it out"
-                )
-        storage, (name, updates) = storage_at(root), named(run)
-        config = trusted_config(storage, name, set_ or [], trust, used=("home", "tracking"))
-        found = make_champion(storage, name, updates)
-        out.print(
-            f"the champion of {found.recipe} is run {found.run} after {found.updates} updates: {storage.uri(found.checkpoint)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-        try:
-            shown = show_champion(storage, found, config.tracking, Home(config.home))
-        except ServerError as error:
-            given = "".join(f" --set {shlex.quote(each)}" for each in set_ or [])
-            track = f"nbrl track {name}{root_flag(config)}{given}"
-            say(f"warning: the champion is recorded, and `{track}` delivers it to MLflow; {error}", "yellow")
-        else:
-            out.print(f"in MLflow: {shown}", highlight=False, markup=False, soft_wrap=True)
-
-    guard(work)
+    check_acting(set_ or [], ("home", "tracking"))
+    storage, (name, updates) = storage_at(root), named(run)
+    config = trusted_config(storage, name, set_ or [], trust, used=("home", "tracking"))
+    found = make_champion(storage, name, updates)
+    out.print(
+        f"the champion of {found.recipe} is run {found.run} after {found.updates} updates: {storage.uri(found.checkpoint)}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    try:
+        shown = show_champion(storage, found, config.tracking, Home(config.home))
+    except ServerError as error:
+        given = "".join(f" --set {shlex.quote(each)}" for each in set_ or [])
+        track = f"nbrl track {name}{root_flag(config)}{given}"
+        say(f"warning: the champion is recorded, and `{track}` delivers it to MLflow; {error}", "yellow")
+    else:
+        out.print(f"in MLflow: {shown}", highlight=False, markup=False, soft_wrap=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
 from nbrl.flows.display.terminal import err, out
 
@@ -49,44 +48,38 @@ def serve(
 
     `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe.
     """
+    from nbrl.agent.http.client import usable_key
+    from nbrl.infra.engine.command import Door
+    from nbrl.infra.engine.server import launch, wait
+    from nbrl.infra.engine.settings import new_key
+    from nbrl.infra.home import Home as LocalHome
+    from nbrl.infra.process.identity import told
+    from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.evaluation.subject import folder_of
 
-    def work() -> None:
-        from nbrl.agent.http.client import usable_key
-        from nbrl.infra.engine.command import Door
-        from nbrl.infra.engine.server import launch, wait
-        from nbrl.infra.engine.settings import new_key
-        from nbrl.infra.home import Home as LocalHome
-        from nbrl.infra.process.identity import told
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.evaluation.subject import folder_of
-
+    try:
+        key = usable_key(api_key_env or None)
+    except ValueError as error:
+        raise ConfigError(f"--api-key-env: {error}") from error
+    if key.startswith("-"):
+        raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
+    made, key = not key, key or new_key()
+    settings = _engine(set_ or [], device, port)
+    place = LocalHome(checked_home(home))
+    with folder_of(storage_at(root), place.root, model) as folder:
+        called = name or _called(model)
+        with err.status(f"starting {model}"):
+            server = launch(settings, folder, _logs(place.root), door=Door(host, key, new_key(), called))
+            wait([server])
         try:
-            key = usable_key(api_key_env or None)
-        except ValueError as error:
-            raise ConfigError(f"--api-key-env: {error}") from error
-        if key.startswith("-"):
-            raise ConfigError(
-                f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another"
-            )
-        made, key = not key, key or new_key()
-        settings = _engine(set_ or [], device, port)
-        place = LocalHome(checked_home(home))
-        with folder_of(storage_at(root), place.root, model) as folder:
-            called = name or _called(model)
-            with err.status(f"starting {model}"):
-                server = launch(settings, folder, _logs(place.root), door=Door(host, key, new_key(), called))
-                wait([server])
-            try:
-                url = f"http://{told(host)}:{port}/v1"
-                flags = f" --api-key-env {api_key_env or VARIABLE}{_limits(server.url, key)}"
-                out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
-                given = f"{VARIABLE}={key} " if made else ""
-                out.print(f'{given}nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
-                _until_ended(server)
-            finally:
-                server.stop()
-
-    guard(work)
+            url = f"http://{told(host)}:{port}/v1"
+            flags = f" --api-key-env {api_key_env or VARIABLE}{_limits(server.url, key)}"
+            out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
+            given = f"{VARIABLE}={key} " if made else ""
+            out.print(f'{given}nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
+            _until_ended(server)
+        finally:
+            server.stop()
 
 
 def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":

@@ -8,7 +8,6 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
@@ -25,7 +24,7 @@ def runs(
 
     first, last and best are held-out scores, rollouts is the success of the newest iteration's own trajectories.
     """
-    guard(lambda: _runs(storage_at(root), as_json))
+    _runs(storage_at(root), as_json)
 
 
 def _runs(storage: "Storage", as_json: bool = False) -> None:
@@ -74,22 +73,18 @@ def show(
     ] = None,
 ) -> None:
     """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
+    from nbrl.flows.display.listing import Wanted
+    from nbrl.tasks.runs.checkpoints import named
 
-    def work() -> None:
-        from nbrl.flows.display.listing import Wanted
-        from nbrl.tasks.runs.checkpoints import named
-
-        name, _, identity = (trajectory or "").partition("/")
-        run, updates = named(name) if trajectory is not None else ("", None)
-        filters = Wanted(status, ability, environment, iteration, updates, held_out, best, worst)
-        _check(run, identity, filters, group, notebook, html)
-        storage = storage_at(root)
-        if trajectory is None:
-            _runs(storage)
-        else:
-            _show(storage, run, identity, limit, filters, group, notebook, html)
-
-    guard(work)
+    name, _, identity = (trajectory or "").partition("/")
+    run, updates = named(name) if trajectory is not None else ("", None)
+    filters = Wanted(status, ability, environment, iteration, updates, held_out, best, worst)
+    _check(run, identity, filters, group, notebook, html)
+    storage = storage_at(root)
+    if trajectory is None:
+        _runs(storage)
+    else:
+        _show(storage, run, identity, limit, filters, group, notebook, html)
 
 
 def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | None, html: Path | None) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
@@ -51,16 +51,13 @@ def export(
     root: Root = ROOT,
 ) -> None:
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
+    from nbrl.flows.cli.export import closing
+    from nbrl.flows.cli.export import export as write
+    from nbrl.tasks.runs.run import checked_name
 
-    def work() -> None:
-        from nbrl.flows.cli.export import closing
-        from nbrl.flows.cli.export import export as write
-        from nbrl.tasks.runs.run import checked_name
-
-        source = write(storage_at(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
-        out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, lambda: "nothing was written")
+    on_stop(lambda: "nothing was written")
+    source = write(storage_at(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
+    out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
 
 def storage_at(root: str) -> "Storage":

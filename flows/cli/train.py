@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Recipe, Set, TakeOver, home_flag, root_flag
 from nbrl.flows.display.terminal import out, say
@@ -50,34 +50,29 @@ def train_run(
     redo: Sequence[tuple[int, str]] = (),
 ) -> None:
     """Train the run that `prepare` gives, what preflight returned and its name; stopped in the middle, say how it goes on."""
-    begun: list[tuple[Any, str]] = []
+    if (prepared := prepare()) is None:
+        return
+    start, name = prepared
+    config = start.config
 
-    def stopped() -> str:
+    def remains() -> str:
         from nbrl.infra.storage import Storage
         from nbrl.tasks.runs.run import find_run
 
-        left = [name for start, name in begun if find_run(Storage(start.config.storage), name) is not None]
-        return how_to_continue(left[0]) if left else ""
+        return "" if find_run(Storage(config.storage), name) is None else how_to_continue(name)
 
-    def work() -> None:
-        if (prepared := prepare()) is None:
-            return
-        begun.append(prepared)
-        start, name = prepared
-        config = start.config
+    on_stop(remains)
 
-        async def flow() -> Any:
-            from nbrl.flows.train import train as flow
+    async def flow() -> Any:
+        from nbrl.flows.train import train as flow
 
-            return await flow(start, name, take_over=take_over, redo=list(redo))
+        return await flow(start, name, take_over=take_over, redo=list(redo))
 
-        summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
-        from nbrl.flows.display.pages import closing, report
+    summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
+    from nbrl.flows.display.pages import closing, report
 
-        out.print(report(summary))
-        out.print(closing(summary, root_flag(config), home_flag(config)), markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, stopped)
+    out.print(report(summary))
+    out.print(closing(summary, root_flag(config), home_flag(config)), markup=False, highlight=False, soft_wrap=True)
 
 
 def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
 from nbrl.flows.display.terminal import out
@@ -56,19 +56,15 @@ def warmstart(
     root: Root = completion.ROOT,
 ) -> None:
     """Teach a model to act by demonstrations, so that rewards can choose among its actions; the recipe `tiny` makes the model."""
-    begun: list[bool] = []
+    from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 
-    def work() -> None:
-        from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
-
-        storage = storage_at(root)
-        settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
-        _warmstart(settings, storage, expanded(folder).absolute(), checked_home(home), dry_run, begun)
-
-    guard(work, lambda: "the same command continues" if begun else "nothing was written")
+    on_stop(lambda: "nothing was written")
+    storage = storage_at(root)
+    settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
+    _warmstart(settings, storage, expanded(folder).absolute(), checked_home(home), dry_run)
 
 
-def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool, begun: list[bool]) -> None:
+def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool) -> None:
     from nbrl.tasks.warmstart.orders import check, describe
     from nbrl.tasks.warmstart.start import training_of
 
@@ -83,7 +79,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
 
         return await flow(settings, training, storage, target, home)
 
-    begun.append(True)
+    on_stop(lambda: "the same command continues")
     losses = run_flow(home, flow)
     shown = shlex.quote(str(target))
     lines = [
@@ -112,16 +108,13 @@ def distill(
     root: Root = completion.ROOT,
 ) -> None:
     """Write what a run did right in its training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
+    from nbrl.tasks.warmstart.recipe import write
 
-    def work() -> None:
-        from nbrl.tasks.warmstart.recipe import write
-
-        count = write(storage_at(root), run, best, expanded(file))
-        shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")
-        lines = [
-            f"wrote {count} trajectories to {file}",
-            f"learn them  nbrl warmstart OUT --from {shlex.quote(run)} --demonstrations {shown}",
-        ]
-        out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, lambda: "nothing was written")
+    on_stop(lambda: "nothing was written")
+    count = write(storage_at(root), run, best, expanded(file))
+    shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")
+    lines = [
+        f"wrote {count} trajectories to {file}",
+        f"learn them  nbrl warmstart OUT --from {shlex.quote(run)} --demonstrations {shown}",
+    ]
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -12,18 +12,20 @@ pytestmark = pytest.mark.process
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 PROGRAM = """
 import atexit, sys
-from nbrl.flows.cli.interrupt import QuickEnd
+from nbrl.flows.cli import main
 
 class Module:
     def __del__(self):
         print("taken apart")
 
-module = Module()
-quick = QuickEnd()
-atexit.register(print, "registered later")
-with quick:
+def work():
+    atexit.register(print, "registered later")
     print("last line", end="")
     sys.exit({code})
+
+main.kept = Module()
+main.main = work
+main.process()
 """
 
 
@@ -39,10 +41,9 @@ sys.exit(1)
 """
 BLOCKED = """
 import contextlib, os, signal, sys
-from nbrl.flows.cli.interrupt import QuickEnd
+from nbrl.flows.cli import main
 
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-with QuickEnd():
+def work():
     os.set_blocking(1, False)
     with contextlib.suppress(BlockingIOError):
         while os.write(1, bytes(4096)):
@@ -51,6 +52,10 @@ with QuickEnd():
     print("does not fit into the pipe", end="")
     signal.setitimer(signal.ITIMER_REAL, .2, .2)
     sys.exit(0)
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+main.main = work
+main.process()
 """
 
 

@@ -203,7 +203,7 @@ def test_promoting_refuses_a_setting_that_it_does_not_read(storage: Storage) -> 
     made(storage, 1)
     done = promoted(storage, "r@1", "seed=9")
     assert done.exit_code == 1
-    assert "takes tracking.* and home only" in done.stderr
+    assert "only settings of home, tracking act here" in done.stderr
     assert recorded(storage, "tiny") is None
 
 
