@@ -27,9 +27,10 @@ from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
-from nbrl.tasks.prepare.stages import ANSWERS, StageResult, Stages, check_whole, identity, opened, read_answers
+from nbrl.tasks.prepare.stages import ANSWERS, PREPARATION, check_whole, identity, read_answers, stage_name
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.runs.decisive import decisive
+from nbrl.tasks.runs.steps import StepRecord, folder_steps, work_folder
 from nbrl.tasks.services.progress import Progress, timed
 
 Work = Callable[[pa.Table], pa.Table | Awaitable[pa.Table]]
@@ -45,12 +46,12 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
     wanted = await asyncio.to_thread(identity, settings)
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
-        storage = stack.enter_context(opened(folder, wanted))
+        storage = stack.enter_context(work_folder(folder, wanted, PREPARATION))
         if (card := await asyncio.to_thread(finished, storage)) is not None:
             return card
         progress.begin(f"preparing {folder}")
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
-        chain = Chain(Stages(storage, progress.say), progress)
+        chain = Chain(storage, progress)
         files = {kind: [wanted[f"{kind}.{name}"] for name in wanted[kind]] for kind in ("sources", "evaluation")}
 
         await chain.run("unify", files["sources"], lambda _: unify(settings.sources))
@@ -71,30 +72,36 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
 class Chain:
     """Stages one after another, each on the questions that the one before kept, each a Prefect task that is done once."""
 
-    def __init__(self, stages: Stages, progress: Progress) -> None:
-        self._stages, self._progress = stages, progress
-        self._made: StageResult | None = None
+    def __init__(self, storage: Storage, progress: Progress) -> None:
+        self._storage, self._progress, self._steps = storage, progress, folder_steps(storage, progress.say)
+        self._before: list[str] = []  # digest of the table that the last stage made
         self.tables: dict[str, pa.Table] = {}  # results by stage
 
     async def run(self, stage: str, decides: Any, work: Work) -> None:
         """Do a stage, or find what it made. `decides`: all that its result depends on besides the questions, as JSON values."""
-        inputs = [] if self._made is None else [self._made]
-        before = kept(self.tables[self._made.stage]) if self._made is not None else None
+        name = stage_name(stage, decides, self._before)
+        before = kept(list(self.tables.values())[-1]) if self.tables else None
 
         async def once() -> Any:
-            if found := await asyncio.to_thread(self._stages.find, stage, decides, inputs):
+            if found := await asyncio.to_thread(self._steps.find, f"{name}.json", stage):
                 return Completed(name="Cached", data=found)
             after = await work(before) if _is_async(work) else await asyncio.to_thread(work, before)
             if before is not None:
                 check_whole(stage, before, after)
-            return await asyncio.to_thread(self._stages.keep, stage, decides, inputs, after)
+            return await asyncio.to_thread(self._keep, name, after)
 
         made, _ = await timed(self._progress, stage, task(name=stage, persist_result=False, cache_policy=NO_CACHE)(once)())
-        self._made = await made.aresult() if isinstance(made, State) else made
-        self.tables[stage] = table = await asyncio.to_thread(self._stages.read, self._made)
+        record: StepRecord = await made.aresult() if isinstance(made, State) else made
+        ((key, digest),) = record.objects.items()
+        self._before = [digest]
+        self.tables[stage] = table = await asyncio.to_thread(self._storage.read_table, key, digest)
         if not len(kept(table)):
             reasons = ", ".join(f"{count} {reason}" for reason, count in drops(table).items())
             raise PrepareError(f"no question is left after {stage}: {reasons}; relax its settings, in another --out")
+
+    def _keep(self, name: str, table: pa.Table) -> StepRecord:
+        digest = self._storage.write_table(f"{name}.parquet", table.combine_chunks())
+        return self._steps.keep(f"{name}.json", StepRecord(objects={f"{name}.parquet": digest}))
 
 
 def _is_async(work: Work) -> bool:

@@ -25,7 +25,7 @@ from nbrl.tasks.warmstart.fresh.model import make_folder
 from nbrl.tasks.warmstart.orders import digest_of, make_plan, order_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.start import held_out, stages_of, start_folder
-from nbrl.tasks.warmstart.work_folder import Identity, WarmstartPlan, WorkFolder, opened
+from nbrl.tasks.warmstart.work_folder import WarmstartPlan, WorkFolder, identity, opened
 
 
 @flow(name="warmstart", flow_run_name="warmstart {out.name}", persist_result=False)
@@ -38,15 +38,17 @@ async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: S
         progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
         progress.begin(f"making {out}")
         digest = await asyncio.to_thread(digest_of, settings, storage)
-        identity = await asyncio.to_thread(Identity.of, settings, training, digest)
-        work = stack.enter_context(opened(out, identity))
+        wanted = await asyncio.to_thread(identity, settings, training, digest)
+        work = stack.enter_context(opened(out, wanted, progress.say))
+        if (losses := await asyncio.to_thread(work.finish)) is not None:
+            return losses
         model = await _model(stack, settings, training, storage, work, home)
-        plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work, identity))
+        plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work))
         _tell(plan, progress)
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
         learner, _ = await timed(progress, "learner", _learner(stack, settings, plan, model, work, progress))
         losses = await _train(learner, settings, plan, work, digest, progress)
-        await asyncio.to_thread(work.finish, len(plan.blocks) - 1)
+        await asyncio.to_thread(work.finish)
         return losses
 
 
@@ -60,9 +62,7 @@ async def _model(
     return await asyncio.to_thread(make_folder, settings.fresh, settings.seed, training.agent, work.fresh)
 
 
-async def _demonstrations(
-    settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder, identity: Identity
-) -> WarmstartPlan:
+async def _demonstrations(settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder) -> WarmstartPlan:
     """Record them in a thread, which ends at its next demonstration if this is cancelled; or read what was planned before."""
     if (planned := await asyncio.to_thread(work.plan)) is not None:
         return planned
@@ -73,7 +73,7 @@ async def _demonstrations(
         loaded = await asyncio.to_thread(stored.load, training.environments)
         told = {source.environment for source in settings.sources.values()}
         stages = await asyncio.to_thread(stages_of, training, told, loaded, model, cancelled)
-        return await asyncio.to_thread(make_plan, settings, stages, work, identity, held_out(loaded))
+        return await asyncio.to_thread(make_plan, settings, stages, work, held_out(loaded))
 
     try:
         return await record()
@@ -120,19 +120,19 @@ async def _train(
     @task(name="train", task_run_name="train block {number}", cache_policy=NO_CACHE, persist_result=False)
     async def train(number: int) -> dict[str, float]:
         result = await learner.update(order_of(settings, work, number, plan.blocks[number], start))
-        metrics = {"loss": result.metrics["update/loss"], "seconds": result.metrics["seconds/total"]}
         if result.skipped:
             progress.say(f"a step was skipped: {result.skipped}")
-        await asyncio.to_thread(work.keep, number, metrics)
-        return metrics
+        return {"loss": result.metrics["update/loss"], "seconds": result.metrics["seconds/total"]}
 
-    losses: dict[str, float] = {}
-    done = 0
+    trained, losses = await asyncio.to_thread(work.trained, plan)
+    done = sum(block.steps for block in plan.blocks[:trained])
     progress.started("train")
-    for number, block in enumerate(plan.blocks):
-        metrics = work.result(number) or await train(number)
+    for number, block in list(enumerate(plan.blocks))[trained:]:
+        metrics = await train(number)
         done += block.steps
         losses[block.phase] = metrics["loss"]
+        await asyncio.to_thread(work.keep, number, losses)
         progress.advanced("train", done, plan.steps)
         progress.say(f"{block.phase}: step {done} of {plan.steps}, loss {metrics['loss']:.3f}, {metrics['seconds']:.0f} s")
+    await asyncio.to_thread(work.end, len(plan.blocks) - 1, losses)
     return losses

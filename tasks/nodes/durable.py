@@ -17,7 +17,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import TagsContext
 from prefect.states import Completed
 
-from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.process.identity import processor_seconds
 from nbrl.tasks.runs import results
@@ -88,12 +87,16 @@ def durable(
 
     @functools.wraps(function)
     async def once(services: Services, scope: Scope, *args: Any) -> Any:
-        inputs = results.inputs_of(scope, args)
-        found = await asyncio.to_thread(_found, services, scope, function.__name__, inputs)
-        if found is not None:
-            return Completed(name="Cached", data=found)
+        node, inputs = function.__name__, results.inputs_of(scope, args)
+        key = results.key_of(scope, node, inputs)
+        steps = results.node_steps(services.storage, scope, services.cache, services.progress.say)
+        if key in await asyncio.to_thread(services.reads.keys_of, scope):
+            found = await asyncio.to_thread(steps.find, key, f"{scope.title}: {node}")
+            if found is not None:
+                return Completed(name="Cached", data=found.artifact)
         artifact = await work(services, scope, *args)
-        return await asyncio.to_thread(_kept, services, scope, function.__name__, inputs, artifact)
+        kept = await asyncio.to_thread(steps.keep, key, results.result_of(scope, node, inputs, artifact))
+        return kept.artifact
 
     return NodeTask(_task(once), work)
 
@@ -111,33 +114,6 @@ def _task(function: Function) -> Task[Any, Any]:
     if "scope" in parameters:  # a template of Prefect's
         title += " round {round_}" if "round_" in parameters else " {scope.moment}"
     return task(name=name, task_run_name=title, persist_result=False, cache_policy=NO_CACHE)(function)
-
-
-def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Artifact | None:
-    """Return what the node made earlier. If that is lost or damaged, say so, forget it, and let the node run again."""
-    key = results.key_of(scope, node, inputs)
-    if key not in services.reads.keys_of(scope):
-        return None
-    try:
-        return results.find(services.storage, scope, key, services.cache)
-    except (MissingError, DamagedError) as error:
-        what = str(error).partition(";")[0]  # without the advice, which this makes needless
-        services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {what}")
-        services.storage.delete(key)
-        return None
-
-
-def _kept(services: Services, scope: Scope, node: str, inputs: list[str], made: Artifact) -> Artifact:
-    """Keep the result; returns the artifact that counts: another process's, where that was first and what it made is there."""
-    first = results.keep(services.storage, scope, node, inputs, made)
-    if first == made:
-        return made
-    try:
-        results.verify(services.storage, first, services.cache)
-    except (MissingError, DamagedError):
-        results.replace(services.storage, scope, node, inputs, made)
-        return made
-    return first
 
 
 def _awaitable(function: Callable[..., Any]) -> Function:

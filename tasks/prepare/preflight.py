@@ -12,11 +12,12 @@ from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
-from nbrl.tasks.prepare.stages import check_folder, identity
+from nbrl.tasks.prepare.stages import PREPARATION, identity
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.reward.rules.rule import CODE, FILES
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import from_settings
+from nbrl.tasks.runs.steps import check_work_folder
 
 
 class Counts(NamedTuple):
@@ -43,7 +44,7 @@ def check(settings: PrepareSettings, folder: Path) -> Counts:
         raise ConfigError("no row of any source can be a question: each lacks a question or an answer; look at sources.columns")
     if unfit := sorted({FILES, CODE} & set(usable["rule"].to_pylist())):
         raise ConfigError(f"questions of the rule {unfit[0]} have no answers to prepare them by; leave that source out")
-    check_folder(folder, identity(settings))
+    check_work_folder(folder, identity(settings), PREPARATION)
     names = [source.name for source in settings.sources]
     return Counts(_by_source(table, names), _by_source(usable, names), evaluation)
 

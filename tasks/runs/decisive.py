@@ -5,6 +5,7 @@ A field with `json_schema_extra=FREE` may change when a run is continued; every 
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -43,11 +44,15 @@ def digest(settings: BaseModel) -> str:
 
 
 def differences(began: BaseModel, now: BaseModel, what: str) -> list[str]:
-    """One phrase for each decisive key in which two configurations differ; `what` is what began with the first one.
+    """One phrase for each decisive key in which two configurations differ; `what` is what began with the first one."""
+    return leaf_differences(decisive(began), decisive(now), what)
+
+
+def leaf_differences(before: Mapping[str, Any], after: Mapping[str, Any], what: str) -> list[str]:
+    """As `differences`, of values by dotted key.
 
     A key that is null in one and lacks in the other, as those of a section that one of them lacks, says nothing beside others.
     """
-    before, after = decisive(began), decisive(now)
     differing = [key for key in dict.fromkeys([*after, *before]) if before.get(key, _ABSENT) != after.get(key, _ABSENT)]
     telling = [key for key in differing if before.get(key) != after.get(key)]
     return [f"{key} is {_shown(after, key)}, the {what} began with {_shown(before, key)}" for key in telling or differing]
@@ -56,7 +61,7 @@ def differences(began: BaseModel, now: BaseModel, what: str) -> list[str]:
 _ABSENT = object()
 
 
-def _shown(leaves: dict[str, Any], key: str) -> str:
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
     if leaves.get(key) is None:
         return "not set"
     text = json.dumps(leaves[key], ensure_ascii=False)

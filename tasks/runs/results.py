@@ -6,7 +6,7 @@ Prefect displays it.
 
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
 from nbrl.infra.closed import ClosedModel
-from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
@@ -28,6 +28,7 @@ from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
+from nbrl.tasks.runs.steps import StepStore
 
 MAY_BE_NULL = {"answer"}
 
@@ -62,20 +63,18 @@ def key_of(scope: Scope, node: str, inputs: list[str]) -> str:
     return scope.layout.result(node, hashlib.sha256("\n".join([scope.run_id, *inputs]).encode()).hexdigest())
 
 
-def find(storage: Storage, scope: Scope, key: str, cache: NodeCache) -> Artifact | None:
-    """Return the artifact of a finished node, or None if there is no such result.
+def node_steps(storage: Storage, scope: Scope, cache: NodeCache, say: Callable[[str], None]) -> StepStore[NodeResult]:
+    """Return the steps of a process that holds the scope's epoch.
 
-    Raises MissingError or DamagedError where the result is, but not what it names, and TakenOverError if it is of a process that
-    took the run over.
+    They raise TakenOverError where a result is of a process that took the run over.
     """
-    try:
-        result = read_kept(storage, key, NodeResult)
-    except MissingError:
-        return None
-    if result.epoch > scope.epoch:
-        check_newest(storage, scope.run_layout, scope.epoch)
-    verify(storage, result.artifact, cache)
-    return result.artifact
+
+    def check(result: NodeResult) -> None:
+        if result.epoch > scope.epoch:
+            check_newest(storage, scope.run_layout, scope.epoch)
+        verify(storage, result.artifact, cache)
+
+    return StepStore(storage, NodeResult, check, say)
 
 
 def verify(storage: Storage, artifact: Artifact, cache: NodeCache) -> None:
@@ -97,24 +96,8 @@ def verify(storage: Storage, artifact: Artifact, cache: NodeCache) -> None:
         raise DamagedError(f"{storage.uri(artifact.path)} holds other weights than the update made")
 
 
-def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> Artifact:
-    """Create the result of a node; returns the artifact that counts, which is another process's where that was first.
-
-    That one is not verified. Raises TakenOverError if that process has taken the run over.
-    """
-    key, result = key_of(scope, node, inputs), _result(scope, node, inputs, artifact)
-    if storage.create_json(key, result.model_dump(mode="json")):
-        return artifact
-    check_newest(storage, scope.run_layout, scope.epoch)
-    return read_kept(storage, key, NodeResult).artifact
-
-
-def replace(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> None:
-    """Write the result of a node over one whose artifact is lost or damaged."""
-    storage.write_json(key_of(scope, node, inputs), _result(scope, node, inputs, artifact).model_dump(mode="json"))
-
-
-def _result(scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> NodeResult:
+def result_of(scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> NodeResult:
+    """Return the result of a node that has just made the artifact."""
     return NodeResult(
         node=node,
         run_id=scope.run_id,

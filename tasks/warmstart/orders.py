@@ -23,7 +23,7 @@ from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
 from nbrl.tasks.warmstart.sources.source import Demonstrations
 from nbrl.tasks.warmstart.start import check_environments, check_start, start_digest
-from nbrl.tasks.warmstart.work_folder import Block, Identity, WarmstartPlan, WorkFolder, check_free, unfinished
+from nbrl.tasks.warmstart.work_folder import Block, WarmstartPlan, WorkFolder, check_free, identity, unfinished
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
@@ -34,7 +34,6 @@ def make_plan(
     settings: WarmstartSettings,
     stages: Mapping[str | None, DemonstrationAgent],
     work: WorkFolder,
-    identity: Identity,
     held_out: frozenset[str],
 ) -> WarmstartPlan:
     """Record the demonstrations, each source's on the stage of its environment, and write the orders' tables.
@@ -42,6 +41,7 @@ def make_plan(
     Questions that are `held_out` are left out. Raises ConfigError if a source gives nothing.
     """
     blocks: list[Block] = []
+    tables: dict[str, str] = {}
     demonstrations: dict[str, tuple[int, int]] = {}
     for name, phase in settings.phases.items():
         found = {
@@ -56,10 +56,10 @@ def make_plan(
         taken = walk(trajectories, steps * settings.batch, settings.seed, name)
         for first in range(0, steps, settings.checkpoint_steps):
             count = min(settings.checkpoint_steps, steps - first)
-            _write(work, len(blocks), taken[first * settings.batch : (first + count) * settings.batch])
+            tables |= _write(work, len(blocks), taken[first * settings.batch : (first + count) * settings.batch])
             blocks.append(Block(name, count))
-    plan = WarmstartPlan(identity=identity, blocks=blocks, demonstrations=demonstrations)
-    work.begin(plan)
+    plan = WarmstartPlan(blocks=blocks, demonstrations=demonstrations)
+    work.begin(plan, tables)
     return plan
 
 
@@ -114,13 +114,19 @@ def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) 
     return taken[:count]
 
 
-def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> None:
-    """Every sampled action has the advantage 1. The learner splits an order by groups, so each demonstration is one."""
+def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> dict[str, str]:
+    """Write the tables of an order; returns their digests by key.
+
+    Every sampled action has the advantage 1. The learner splits an order by groups, so each demonstration is one.
+    """
     alone = [each.model_copy(update={"group": each.id}) for each in trajectories]
     learnt = [{"trajectory": each.id, "step": node.step, "advantage": 1.0} for each in alone for node in each.sampled()]
+    tables = {
+        work.trajectories(block): to_table(alone),
+        work.advantages(block): pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA),
+    }
     try:
-        work.storage.write_table(work.trajectories(block), to_table(alone))
-        work.storage.write_table(work.advantages(block), pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA))
+        return {key: work.storage.write_table(key, table) for key, table in tables.items()}
     except StorageError as error:
         raise ConfigError(f"{error}; make room there, and use the same command") from error
 
@@ -144,7 +150,7 @@ def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, ou
     check_devices(settings.update.for_learner(1), settings.ray)
     check_start(settings, training.agent, storage)
     if unfinished(out).exists():
-        check_folder(out, Identity.of(settings, training, digest_of(settings, storage)))
+        check_folder(out, identity(settings, training, digest_of(settings, storage)))
 
 
 def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str:

@@ -1,8 +1,9 @@
-"""Real flows, nodes, storage and books over doubles of engine, runners, learner and MLflow, in processes that die where told.
+"""Real flows, nodes, storage and books over doubles of engine, runners, learner, rater and MLflow, in processes that die.
 
-Run as a program: it imports everything once, then forks a child for each line of standard input, `{"root", "home", "die_at"}`,
-and answers with a line, `{"status", "steps", "said"}`. A step is a write, a deletion, a publish, a call of MLflow, or one stage
-of a checkpoint. The child dies in front of step `die_at`, as by SIGKILL: no `finally` runs.
+Run as a program: it imports everything once, then forks a child for each line of standard input, `{"work", "root", "home",
+"die_at"}`, and answers with a line, `{"status", "steps", "said"}`. `work` is a training, or else a preparation of data or a warm
+start, whose output is `root`. A step is a write, a deletion, a publish, a call of MLflow, or one stage of a checkpoint. The child
+dies in front of step `die_at`, as by SIGKILL: no `finally` runs.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,18 +29,24 @@ import matplotlib.figure  # noqa: F401
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
+from nbrl.flows import prepare as prepare_module
 from nbrl.flows import train as train_module
+from nbrl.flows import warmstart as warmstart_module
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import reward
+from nbrl.tasks.prepare.settings import PrepareSettings
+from nbrl.tasks.reward.judge import ask
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
@@ -54,6 +62,9 @@ from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync
+from nbrl.tasks.warmstart.recipe import WarmstartArguments
+from nbrl.tasks.warmstart.recipe import load as load_warmstart
+from nbrl.tasks.warmstart.work_folder import WorkFolder
 from tests.durability.crash_tracking import FileTracking
 from tests.tasks.learner.alone import folder_shelf
 from tests.tasks.nodes.doubles import DoubleFleet
@@ -112,7 +123,7 @@ class Death:
 
         @wraps(original)
         def stepped(*args: Any, **kwargs: Any) -> Any:
-            self.step(f"{name} {args[1]}")
+            self.step(f"{name} {args[min(1, len(args) - 1)]}")
             if self.steps >= self.full_at and name in ("write", "create", "put"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return original(*args, **kwargs)
@@ -225,13 +236,14 @@ class Learner:
         self._death.step()
         folder = shelf.begin(order.checkpoint_out)
         pq.write_table(NO_LOGPROBS, folder / TOKEN_LOGPROBS)
-        parts = [folder / HF] + ([shelf.begin_states(order.checkpoint_out) / STATE] if order.state == "later" else [])
+        states = {"awaited": [folder / STATE], "none": []}.get(order.state)
+        parts = [folder / HF, *([shelf.begin_states(order.checkpoint_out) / STATE] if states is None else states)]
         for part in parts:
             await asyncio.sleep(PAUSE_S)
             self._death.step()
             part.mkdir()
             (part / "model.safetensors").write_bytes(weights)
-        metrics = {"update/steps": 1.0, "mismatch/logprob_max_abs": 0.0, "seconds/total": random.random()}
+        metrics = {"update/steps": 1.0, "update/loss": 0.5, "mismatch/logprob_max_abs": 0.0, "seconds/total": random.random()}
         result = UpdateResult(
             iteration=order.iteration,
             order=digest,
@@ -314,20 +326,61 @@ def map_here(tables: Sequence[pa.Table], function: Callable[..., pa.Table], argu
     return pa.concat_tables([function(table, *arguments) for table in tables])
 
 
-def child(job: Mapping[str, Any]) -> int:
-    """Train until the end or death. Returns the number of steps."""
-    death = Death(job["die_at"], job["pause_at"], job["full_at"], Path(job["log"]).with_suffix(".paused"))
-    for name in ("write", "create", "put", "delete", "delete_keys"):
-        death.wrap(LocalBlobs, name)
-        death.wrap(S3Blobs, name)
+def training(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     lease.LEASE_S = job["lease_s"]
     restarts.WAITS_S = (0.0,)
     reward.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
-    work: Awaitable[Any] = train_module.train(Prepared(config=config), RUN, take_over=job["take_over"])
-    asyncio.run(_ended(work))
+    return train_module.train(Prepared(config=config), RUN, take_over=job["take_over"])
+
+
+async def nothing(*_: object) -> None:
+    """In place of what starts Ray."""
+
+
+def preparation(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
+    async def rated(policy: object, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        objective = 1 if len(prompt.messages[-1].text) % 3 else 0
+        return Generation([], [], "v", "stop", json.dumps({"objectivity": objective, "temporal_stability": 1}))
+
+    prepare_module.map_tables, prepare_module._ray = map_here, nothing
+    ask.ChatPolicy.generate = rated  # type: ignore[method-assign]
+    questions = Path(job["log"]).with_name("questions.jsonl")
+    asked = [{"question": f"{'What' * count} is {count}?", "answers": str(count)} for count in range(9)]
+    questions.write_text("\n".join(map(json.dumps, [*asked, asked[0]])))
+    source = {"name": "q", "path": questions, "licence": "CC0"}
+    rater = {"base_url": "http://127.0.0.1:9/v1", "name": "m", "key": None, "concurrency": 1}
+    settings = PrepareSettings.model_validate({"sources": [source], "rate": rater})
+    return prepare_module.prepare(settings, Path(job["root"]), job["home"])
+
+
+def warm_start(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
+    async def learner(stack: object, settings: object, plan: object, model: object, work: WorkFolder, *_: object) -> Learner:
+        return Learner(work.storage, death, reads=False)
+
+    warmstart_module._ray, warmstart_module._learner = nothing, learner  # type: ignore[assignment]
+    death.wrap(shutil, "rmtree")
+    death.wrap(Path, "rename")
+    storage = Storage(StorageSettings(root=f"{job['home']}/storage"))
+    tiny = str(Path(warmstart_module.__file__).parents[1] / "infra/policies/tiny")
+    given = WarmstartArguments(start=tiny, training="tiny-cpu", demonstrations="world")
+    few = ["phases.demonstrations.demonstrations.world.count=6", "batch=2", "checkpoint_steps=1"]
+    settings, training = load_warmstart(given, few, storage), load("tiny-cpu", SETTINGS)
+    return warmstart_module.warmstart(settings, training, storage, Path(job["root"]), job["home"])
+
+
+WORK = {"train": training, "prepare": preparation, "warmstart": warm_start}
+
+
+def child(job: Mapping[str, Any]) -> int:
+    """Work until the end or death. Returns the number of steps."""
+    death = Death(job["die_at"], job["pause_at"], job["full_at"], Path(job["log"]).with_suffix(".paused"))
+    for name in ("write", "create", "put", "delete", "delete_keys"):
+        death.wrap(LocalBlobs, name)
+        death.wrap(S3Blobs, name)
+    asyncio.run(_ended(WORK[job["work"]](job, death)))
     return death.steps
 
 
@@ -381,6 +434,7 @@ class Lab:
         root: Path | str,
         home: Path,
         *,
+        work: str = "train",
         die_at: int = NOTHING,
         pause_at: int = NOTHING,
         full_at: int = NOTHING,
@@ -390,7 +444,7 @@ class Lab:
     ) -> None:
         assert self._process.stdin
         self.paused.unlink(missing_ok=True)
-        job = {"root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "full_at": full_at}
+        job = {"work": work, "root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "full_at": full_at}
         job |= {"take_over": take_over, "lease_s": lease_s, "overrides": list(overrides), "log": str(self._folder / "log")}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()

@@ -9,9 +9,9 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
+from tests.tasks.storing import keep
 
 CONFIG = load("tiny-cpu")
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})

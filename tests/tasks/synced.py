@@ -13,11 +13,11 @@ from nbrl.tasks.metrics import of
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from nbrl.tasks.runs.history import Record, Summary
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import evaluation_of, keep
+from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from tests.flows.test_show import trajectory
-from tests.tasks.storing import stored
+from tests.tasks.storing import keep, stored
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 CONFIG = load("tiny-cpu", ["record.traces=1"])

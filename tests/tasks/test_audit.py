@@ -11,10 +11,10 @@ from nbrl.tasks.audit.chain import check_update
 from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from tests.tasks.comparison import made
+from tests.tasks.storing import keep
 
 CONFIG = load("tiny-cpu")
 

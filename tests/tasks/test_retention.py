@@ -23,7 +23,7 @@ from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.orders import can_train_on, has_state
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
-from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_of
+from nbrl.tasks.runs.results import evaluated_updates, results_of, scores_of
 from nbrl.tasks.runs.retention import complete, kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
@@ -31,6 +31,7 @@ from nbrl.tasks.services.start import _check_checkpoint
 from tests.clouds import FolderCloud
 from tests.tasks import checkpoint_lab
 from tests.tasks.checkpoint_lab import CONFIG, RUN, made, new_storage, numbers
+from tests.tasks.storing import keep
 
 
 @pytest.fixture

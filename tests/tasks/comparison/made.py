@@ -19,10 +19,9 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.lease import Lease
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from tests.tasks.storing import stored
+from tests.tasks.storing import keep, stored
 
 TOKENS = 100  # of one trajectory
 QUESTIONS = [{"id": f"q{number}", "question": f"What is {number}?", "answers": [str(number)]} for number in range(4)]

@@ -18,13 +18,12 @@ from nbrl.infra.manifest import part_digest, write_manifest
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, NothingLearnedError, OtherFormatError
 from nbrl.tasks.metrics import Metric
-from nbrl.tasks.nodes import durable as durable_module
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Summary, finished
 from nbrl.tasks.runs.recipes import load, resumed_config
-from nbrl.tasks.runs.results import inputs_of, key_of
+from nbrl.tasks.runs.results import inputs_of, key_of, node_steps, result_of
 from nbrl.tasks.runs.run import Prepared, drop_if_empty, find_run, open_run, opened
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.progress import timed
@@ -218,8 +217,9 @@ def test_a_result_whose_checkpoint_is_gone_is_made_again(tmp_path: Path) -> None
 
     async def run_durable(made: Services, asked: Artifact) -> Any:
         inputs = inputs_of(SCOPE, (asked,))
-        found = durable_module._found(made, SCOPE, "update", inputs)
-        return found or durable_module._kept(made, SCOPE, "update", inputs, update(made, SCOPE, asked))
+        steps, key = node_steps(made.storage, SCOPE, made.cache, print), key_of(SCOPE, "update", inputs)
+        found = steps.find(key, "update")
+        return (found or steps.keep(key, result_of(SCOPE, "update", inputs, update(made, SCOPE, asked)))).artifact
 
     first = carried_out()
     assert carried_out() == first
@@ -238,11 +238,14 @@ def test_a_result_of_another_process_counts_only_while_what_it_names_is_there(tm
     theirs = Artifact(path="runs/r/theirs.parquet", digest=made.storage.write_bytes("runs/r/theirs.parquet", b"theirs"))
     mine = Artifact(path="runs/r/mine.parquet", digest=made.storage.write_bytes("runs/r/mine.parquet", b"mine"))
     made.storage.write_json(SCOPE.run_layout.epoch(SCOPE.epoch), OURS.model_dump())
-    assert durable_module._kept(made, SCOPE, "sample", inputs, theirs) == theirs
-    assert durable_module._kept(made, SCOPE, "sample", inputs, mine) == theirs
+    steps, key = node_steps(made.storage, SCOPE, made.cache, print), key_of(SCOPE, "sample", inputs)
+
+    def kept(artifact: Artifact) -> Artifact:
+        return steps.keep(key, result_of(SCOPE, "sample", inputs, artifact)).artifact
+
+    assert kept(theirs) == kept(mine) == theirs
     made.storage.delete(theirs.path)
-    assert durable_module._kept(made, SCOPE, "sample", inputs, mine) == mine
-    assert durable_module._kept(made, SCOPE, "sample", inputs, theirs) == mine
+    assert kept(mine) == kept(theirs) == mine
 
 
 def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:

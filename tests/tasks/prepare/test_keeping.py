@@ -15,7 +15,7 @@ from nbrl.tasks.prepare.card import card, finished, markdown, write
 from nbrl.tasks.prepare.preflight import check, plan
 from nbrl.tasks.prepare.rows import kept, marked, split
 from nbrl.tasks.prepare.settings import DifficultySettings, EvaluationFile, PrepareSettings, QuestionSource, RateSettings
-from nbrl.tasks.prepare.stages import StageResult, Stages, check_folder, check_whole, identity, opened
+from nbrl.tasks.prepare.stages import check_whole, identity, stage_name
 from tests.tasks.prepare.doubles import evaluated, question, table
 
 
@@ -44,24 +44,6 @@ def test_other_answers_of_an_evaluation_make_another_preparation(tmp_path: Path)
     assert identity(chosen) != first
 
 
-def test_a_folder_holds_one_preparation(tmp_path: Path) -> None:
-    folder, wanted = tmp_path / "out", identity(settings(tmp_path))
-    check_folder(folder, wanted)
-    with opened(folder, wanted), pytest.raises(ConfigError, match="another process prepares data in"), opened(folder, wanted):
-        pass
-    check_folder(folder, wanted)
-    with pytest.raises(ConfigError, match=r"holds another preparation: split.seed is 1, it was 42. Choose another --out"):
-        check_folder(folder, wanted | {"split.seed": 1})
-
-
-def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
-    wanted = identity(settings(tmp_path))
-    with pytest.raises(ConfigError, match=r"holds other files, such as 'a.jsonl'"):
-        check_folder(tmp_path, wanted)
-    with pytest.raises(ConfigError, match="is a file"):
-        check_folder(tmp_path / "a.jsonl", wanted)
-
-
 def test_preflight_finds_what_would_fail_hours_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
     rater = RateSettings(base_url="http://127.0.0.1:1/v1", name="m", key="NO_KEY")
@@ -87,28 +69,9 @@ def test_the_plan_counts_requests(tmp_path: Path) -> None:
     assert "nothing is decontaminated" in said
 
 
-def stages_in(folder: Path) -> tuple[Stages, list[str]]:
-    said: list[str] = []
-    return Stages(Storage(StorageSettings(root=str(folder))), said.append), said
-
-
-def test_a_finished_stage_is_found_by_all_that_decides_it(tmp_path: Path) -> None:
-    stages, _ = stages_in(tmp_path)
-    made = stages.keep("split", {"seed": 1}, [], table(question("a:1", "q?")))
-    assert stages.find("split", {"seed": 1}, []) == made
-    assert stages.read(made).num_rows == 1
-    for name, decides, inputs in [("split", {"seed": 2}, []), ("rate", {"seed": 1}, []), ("split", {"seed": 1}, [made])]:
-        assert stages.find(name, decides, inputs) is None
-
-
-def test_a_damaged_stage_is_done_again(tmp_path: Path) -> None:
-    stages, said = stages_in(tmp_path)
-    made: StageResult = stages.keep("split", 1, [], table(question("a:1", "q?")))
-    path = tmp_path / made.path
-    path.write_bytes(path.read_bytes()[:-1])
-    assert stages.find("split", 1, []) is None
-    assert "split is done again" in said[0]
-    assert not path.exists()
+def test_a_stage_is_named_by_all_that_decides_it() -> None:
+    changed = [("split", {"seed": 2}, []), ("rate", {"seed": 1}, []), ("split", {"seed": 1}, ["digest"])]
+    assert len({stage_name("split", {"seed": 1}, []), *(stage_name(*change) for change in changed)}) == 4
 
 
 def test_a_stage_must_give_back_every_row() -> None:

@@ -21,7 +21,7 @@ from nbrl.tasks.warmstart.orders import make_plan, order_of, unseen, walk
 from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 from nbrl.tasks.warmstart.sources.source import Demonstrations
 from nbrl.tasks.warmstart.start import held_out
-from nbrl.tasks.warmstart.work_folder import Identity, WarmstartPlan, WorkFolder
+from nbrl.tasks.warmstart.work_folder import WarmstartPlan, WorkFolder
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 OVERRIDES = [
@@ -52,8 +52,7 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
     warmstart = load(WarmstartArguments(), OVERRIDES, Storage(StorageSettings(root="/nowhere")))
     agent = load_training("tiny-cpu").agent
     work, stage = WorkFolder(tmp_path / "out"), DemonstrationAgent(agent, ChatTokenizer.load(TINY, agent))
-    identity = Identity.of(warmstart, load_training("tiny-cpu"), "digest")
-    plan = make_plan(warmstart, {None: stage}, work, identity, frozenset())
+    plan = make_plan(warmstart, {None: stage}, work, frozenset())
     assert [tuple(block) for block in plan.blocks] == [("copying", 4), ("copying", 4), ("copying", 2), ("habits", 2)]
     assert plan.demonstrations == {"copying": (20, 0), "habits": (12, 0)}
     assert plan.steps == 12
@@ -82,7 +81,7 @@ def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = fr
     settings = training.agent.model_copy(update=agent)
     stage = DemonstrationAgent(settings, ChatTokenizer.load(TINY, settings))
     work = WorkFolder(tmp_path / "out")
-    return make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), held_out)
+    return make_plan(warmstart, {None: stage}, work, held_out)
 
 
 def _talk(folder: Path, *questions: str) -> Path:
@@ -121,7 +120,7 @@ def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None
     warmstart = load(WarmstartArguments(recipe="tiny-mixed"), few, Storage(StorageSettings(root="/nowhere")))
     work, stage = WorkFolder(tmp_path / "out"), DemonstrationAgent(training.agent, ChatTokenizer.load(TINY, training.agent))
     kept_back = held_out(stored.load(training.environments))
-    plan = make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), kept_back)
+    plan = make_plan(warmstart, {None: stage}, work, kept_back)
     assert plan.demonstrations["habits"][1] > 0
     tables = [work.storage.read_table(work.trajectories(number)) for number in range(len(plan.blocks))]
     assert not kept_back & {question for table in tables for question in table["question"].to_pylist()}
