@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from nbrl.flows.display.training import show
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.runs.history import Record, policy_after
 from nbrl.tasks.runs.lease import Writer
@@ -19,7 +20,7 @@ class HeldOut:
         self._results: dict[int, Artifact] = {}
 
     async def evaluate(self, records: Sequence[Record]) -> Artifact:
-        """Evaluate the policy after `records`, unless this attempt has."""
+        """Evaluate the policy after `records`, unless this attempt has, and show its score."""
         services, scope = self._services, self._writer.evaluation(policy_after(self._writer.run, records))
         if scope.updates in self._results:
             return self._results[scope.updates]
@@ -30,4 +31,5 @@ class HeldOut:
         self.scores[scope.updates] = success
         services.delivery.wake()
         services.progress.say(f"evaluation after {scope.updates:3d} updates   success {success:.3f}   F1 {f1:.3f}")
+        await show(services, self._writer, records, self.scores)
         return result

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 from prefect import flow, get_run_logger, tags
 
@@ -13,32 +12,19 @@ from nbrl.flows.display.training import line_of, show
 from nbrl.flows.held_out import HeldOut
 from nbrl.flows.logs import lines_kept
 from nbrl.flows.pipeline import Pipeline
-from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.nodes.evaluate import summarise
-from nbrl.tasks.runs import epochs
+from nbrl.tasks.runs import history
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
-from nbrl.tasks.runs.history import (
-    Record,
-    Summary,
-    check_samples,
-    check_unbroken,
-    finished,
-    learned,
-    policy_after,
-    read_record,
-    skipped_in_row,
-)
-from nbrl.tasks.runs.lease import Writer, writing
+from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import Prepared, checked_name, new_name, opened
-from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.runs.sweep import sweep, swept_writing
 from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.restarts import Restarts
@@ -54,47 +40,38 @@ async def train(
     overrides: Sequence[str] = (),
     take_over: bool = False,
     redo: Sequence[tuple[int, str]] = (),
-) -> Summary:
+) -> history.Summary:
     """Train the run named `run`, which is created or continued, and return its summary.
 
-    `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or what preflight returned.
-    With `take_over`, another process that trains this run is stopped. `redo` names nodes, by the number of their iteration, that
-    are done again. Raises ConfigError for a configuration that cannot work,
-    NothingLearnedError when no iteration made an update, and InfraError if another process trains the run.
+    `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or what preflight returned. With
+    `take_over`, another process that trains this run is stopped; `redo` names nodes to do again, with their iterations. Raises
+    ConfigError for what cannot work, NothingLearnedError when no iteration made an update, InfraError if the run is trained now.
     """
     start = recipe if isinstance(recipe, Prepared) else prepared(recipe, overrides, "train", run and checked_name(run))
-    config = start.config
+    config, storage = start.config, Storage(start.config.storage)
     name = checked_name(new_name(config.name) if run is None else run)
-    storage = Storage(config.storage)
-    warnings = [warning] if (warning := await asyncio.to_thread(check_writable, config.storage)) else []
     await tag(config.name, name)
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, name):
-        for warning in [*warnings, *warnings_of(start)]:
+        for warning in [*await asyncio.to_thread(check_writable, config.storage), *warnings_of(start)]:
             progress.say(f"nbrl: warning: {warning}")
         with opened(start, name, storage) as known:
-            if not redo and (summary := finished(known, config, storage)):
+            if not redo and (summary := history.finished(known, config, storage)):
                 await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
-            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
-            writers: list[Writer] = []
-            try:
-                async with writing(known, storage, take_over, progress.say, settings, commit) as writer:
-                    writers.append(writer)
-                    async with lines_kept(storage, writer, progress, Home(config.home)), counted(progress, name):
-                        return await _as_writer(config, writer, progress, redo)
-            except TakenOverError:
-                for writer in writers:
-                    with suppress(StorageError, BrokenInvariantError):  # what stays is swept at the next start
-                        await asyncio.to_thread(sweep, storage, writer, own=True)
-                raise
+            async with (
+                swept_writing(known, config, take_over, progress.say) as writer,
+                lines_kept(storage, writer, progress, Home(config.home)),
+                counted(progress, name),
+            ):
+                return await _as_writer(config, writer, progress, redo)
 
 
-async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo: Sequence[tuple[int, str]]) -> Summary:
+async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo: Sequence[tuple[int, str]]) -> history.Summary:
     """Put aside what is done again, clear away what earlier processes left, and train, with new services after faults."""
     storage = Storage(config.storage)
     for iteration, node in redo:
         await asyncio.to_thread(put_aside, storage, config, writer, iteration, node, progress.say)
-    await asyncio.to_thread(check_unbroken, storage, writer.run)
+    await asyncio.to_thread(history.check_unbroken, storage, writer.run)
     await asyncio.to_thread(sweep, storage, writer)
     restarts = Restarts(config.restarts, progress.say)
     summary = await restarts.over(lambda: _train(config, writer, progress, restarts))
@@ -103,17 +80,16 @@ async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo
     return summary
 
 
-async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
+async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> history.Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
     run, storage = writer.run, Storage(config.storage)
     async with training_services(config, run, progress, restarts.up) as services:
         await asyncio.to_thread(check_newest, storage, run.layout, writer.epoch)
-        records = list[Record]()
+        records = list[history.Record]()
         held_out = HeldOut(services, writer, await asyncio.to_thread(scores_of, storage, run))
         first = await held_out.evaluate(records)
-        await show(services, writer, records, held_out.scores)
         async with Pipeline(services, writer) as pipeline:
-            while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
+            while len(records) < config.iterations and history.skipped_in_row(records) < config.select.patience:
                 records.append(await _iterate(services, writer, records, pipeline))
                 restarts.reached(len(records))
                 if config.evaluate.every and len(records) % config.evaluate.every == 0:
@@ -125,20 +101,19 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                     await asyncio.to_thread(prune, storage, run, records, held_out.scores, config.checkpoints)
                     await show(services, writer, records, held_out.scores)
         last = await held_out.evaluate(records)
-        await show(services, writer, records, held_out.scores)
         await asyncio.to_thread(check_newest, storage, run.layout, writer.epoch)
         await asyncio.to_thread(drop_obsolete_evaluations, storage, writer, records)
-        summary = learned(await asyncio.to_thread(summarise, services, run, first, last, records))
+        summary = history.learned(await asyncio.to_thread(summarise, services, run, first, last, records))
     await asyncio.to_thread(prune, storage, run, records, held_out.scores, config.checkpoints)  # the last state is there now
     return summary
 
 
-async def _iterate(services: Services, writer: Writer, records: list[Record], pipeline: Pipeline) -> Record:
+async def _iterate(services: Services, writer: Writer, records: list[history.Record], pipeline: Pipeline) -> history.Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
-    record = await asyncio.to_thread(read_record, services.storage, writer.run, len(records))
+    record = await asyncio.to_thread(history.read_record, services.storage, writer.run, len(records))
     if record is None:
-        check_samples(writer.run, records, services.config.update.ess_floor)
-        scope = writer.iteration(len(records), policy_after(writer.run, records))
+        history.check_samples(writer.run, records, services.config.update.ess_floor)
+        scope = writer.iteration(len(records), history.policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
         record = await pipeline.iterate(records)
         services.progress.say(line_of([*records, record], services.config.select.patience))

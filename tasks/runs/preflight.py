@@ -97,7 +97,7 @@ def rehearse(config: RunConfig) -> list[str]:
     storage = Storage(config.storage)
     if not storage.is_local:
         try:
-            unchecked += [warning] if (warning := check_writable(config.storage)) else []
+            unchecked += check_writable(config.storage)
         except InfraError as error:
             reason = " ".join(str(error).split())[:SHOWN_CHARS]
             raise ConfigError(f"storage.root: {reason}; check the bucket's name and its credentials") from error
@@ -122,14 +122,14 @@ def rehearse(config: RunConfig) -> list[str]:
     return unchecked
 
 
-def check_writable(settings: StorageSettings) -> str:
-    """Raises StorageError soon if nothing can be written there. Returns what to warn of, or an empty text."""
+def check_writable(settings: StorageSettings) -> list[str]:
+    """Raises StorageError soon if nothing can be written there. Returns what to warn of."""
     if Storage(settings, patience_s=PROBE_S).creates_once():
-        return ""
-    return (
+        return []
+    return [
         f"storage.root {settings.root}: the server ignores conditional writes, so that several processes "
         "can record the same iteration; never let two of them train one run"
-    )
+    ]
 
 
 def check_makeable(key: str, folder: Path) -> None:

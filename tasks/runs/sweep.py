@@ -1,21 +1,41 @@
 """Deletes what ended processes left, and what was done again: what no record, evaluation or work in progress names."""
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager, suppress
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.stages import StageLayout, of_node
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.epochs import commit
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.kept import read_kept
-from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
+from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
 
 UPDATE = "/nodes/update-"
 NEWEST = 2  # finished iterations that are looked at once more
+
+
+@asynccontextmanager
+async def swept_writing(run: Run, config: RunConfig, take_over: bool, say: Callable[[str], None]) -> AsyncIterator[Writer]:
+    """As `writing`, for a start with this configuration; what this process made is swept if another one takes the run over."""
+    storage, settings = Storage(config.storage), config.model_dump(mode="json")
+    writer: Writer | None = None
+    try:
+        async with writing(run, storage, take_over, say, settings, await asyncio.to_thread(commit)) as writer:
+            yield writer
+    except TakenOverError:
+        if writer is not None:
+            with suppress(StorageError, BrokenInvariantError):  # what stays is swept at the next start
+                await asyncio.to_thread(sweep, storage, writer, own=True)
+        raise
 
 
 def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
