@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from nbrl.infra.closed import FREE, ClosedModel
+from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.tasks.environments.questions import ABILITY
@@ -17,8 +17,6 @@ from nbrl.tasks.reward.rules.rule import Rule
 # A path is excluded from the dump: the digest of the file decides, wherever it lies.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a part of ids, which have at most 120 characters
 MAPPED = ("id", "question", "answers", "ability", "rule")
-RATINGS = ("min_objectivity", "min_stability")
-PASS_RATES = ("min_pass_rate", "max_pass_rate")
 UNRATED = "largest share of questions that may stay unrated; above it the preparation stops"
 
 
@@ -118,10 +116,10 @@ class DifficultySettings(ClosedModel):
 class FilterSettings(ClosedModel):
     """Which rated questions stay."""
 
-    min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity; needs rate")
-    min_stability: int = Field(1, ge=-1, le=1, description="lowest temporal stability; needs rate")
-    min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate; needs difficulty")
-    max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate; needs difficulty")
+    min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity", json_schema_extra=acts_if("rate"))
+    min_stability: int = Field(1, ge=-1, le=1, description="lowest temporal stability", json_schema_extra=acts_if("rate"))
+    min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate", json_schema_extra=acts_if("difficulty"))
+    max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate", json_schema_extra=acts_if("difficulty"))
 
     @model_validator(mode="after")
     def _range(self) -> "FilterSettings":
@@ -151,7 +149,7 @@ class PrepareSettings(ClosedModel):
     sources: tuple[QuestionSource, ...] = Field(min_length=1)
     evaluation: tuple[EvaluationFile, ...] = ()
     deduplicate: DeduplicateSettings = DeduplicateSettings()
-    decontaminate: DecontaminateSettings = DecontaminateSettings()
+    decontaminate: DecontaminateSettings = Field(DecontaminateSettings(), json_schema_extra=acts_if("evaluation"))
     rate: RateSettings | None = None
     difficulty: DifficultySettings | None = None
     filter: FilterSettings = FilterSettings()
@@ -160,7 +158,7 @@ class PrepareSettings(ClosedModel):
         None,
         description="folder in which ratings are kept, by default the output folder; preparations that name the same one pay for "
         "each rating once",
-        json_schema_extra=FREE,
+        json_schema_extra=FREE | acts_if("rate"),
     )
     ray: RaySettings = Field(RaySettings(), json_schema_extra=FREE)
 
@@ -169,11 +167,4 @@ class PrepareSettings(ClosedModel):
         for kind, names in (("sources", [s.name for s in self.sources]), ("evaluation", [e.name for e in self.evaluation])):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"two {kind} have the name {twice[0]!r}; each needs its own")
-        for section, rater, keys in (("rate", self.rate, RATINGS), ("difficulty", self.difficulty, PASS_RATES)):
-            if rater is None and (useless := sorted(self.filter.model_fields_set & set(keys))):
-                raise ValueError(f"filter.{useless[0]} does nothing without the section {section}; set it or take the key out")
-        if not self.evaluation and "decontaminate" in self.model_fields_set:
-            raise ValueError("decontaminate does nothing without evaluation files; list them or take the section out")
-        if self.ratings is not None and self.rate is None:
-            raise ValueError("ratings does nothing without rate; take it out")
         return self
