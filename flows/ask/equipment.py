@@ -32,7 +32,7 @@ from nbrl.tasks.runs.run import known_run
 ALWAYS = ("agent", "rollout.tools", "sandbox", "home")  # settings that act on every question
 SAMPLED = ("evaluate.sampling", "seed")  # where a model is asked
 SERVED = ("engine",)  # where the policy of a run is
-IDLE = ("sandbox.warm", "sandbox.max_live", "sandbox.cell_timeout_s")
+IDLE = ("sandbox.warm", "sandbox.max_live")
 # What a recipe for questions may leave out, and the limits of one question that a user waits for.
 USUAL = {
     "iterations": 0,

@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 
+from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import members
 
@@ -19,10 +20,8 @@ DIFFERING = (
 )
 
 
-class Section(BaseModel):
+class Section(ClosedModel):
     """A section of settings of which each may be left out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _optional(model: type[BaseModel]) -> type[Section]:

@@ -1,12 +1,12 @@
 """Which groups an update learns from."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from nbrl.infra.closed import FREE, ClosedModel
 
 
-class SelectSettings(BaseModel):
+class SelectSettings(ClosedModel):
     """A group whose trajectories are all right or all wrong is dropped with probability `drop_rate`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_rate: float = Field(0.5, ge=0, le=1, description="probability that a group without signal is dropped")
     resample_to: int | None = Field(
@@ -27,5 +27,5 @@ class SelectSettings(BaseModel):
         5,
         ge=1,
         description="iterations in a row without a group that has signal, after which the run ends",
-        json_schema_extra={"decides": False},
+        json_schema_extra=FREE,
     )
