@@ -44,7 +44,6 @@ HOOK = {"RAY_START_HOOK": "nbrl.infra.own_ray.head.leave_out"}
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
 STOP_GRACE_S = 0.3  # raylet and actors end in half of it; the other servers wait longer, with nothing to put in order
 CONNECT_S = 5.0  # Ray itself tries for minutes
-START_TIMEOUT_S = 120.0  # until our own cluster answers
 OBJECT_STORE_BYTES = 200 << 20  # rows of rollouts are small: what they made is in files
 
 
@@ -71,6 +70,12 @@ class RaySettings(ClosedModel):
         default=None,
         ge=0,
         description="GPUs that nbrl's own cluster offers; those of this machine when not set",
+        json_schema_extra=acts_if("address", None),
+    )
+    start_timeout_s: float = Field(
+        default=120,
+        gt=0,
+        description="maximum seconds until nbrl's own cluster answers after its start",
         json_schema_extra=acts_if("address", None),
     )
 
@@ -107,7 +112,7 @@ def start(settings: RaySettings, log_dir: Path) -> None:
     if address is None:
         assert _child is not None
         _read_token()
-        _wait(_child, START_TIMEOUT_S)
+        _wait(_child, settings.start_timeout_s)
         address = f"127.0.0.1:{_port}"
     else:
         check_address(address)
