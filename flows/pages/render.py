@@ -14,8 +14,7 @@ from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
 from nbrl.flows.pages.reading import ShownStage, ShownTrajectory, TrajectoryRow
 from nbrl.flows.pages.tokens import DIFFERS, ActionTokens, Decode, action, branches
-
-FACETS = ("total", "success", "em", "f1", "qa", "answered", "format", "execution", "length")
+from nbrl.tasks.reward.score import FACETS
 
 
 @cache
