@@ -11,8 +11,9 @@ variables.set_here()
 # ruff: noqa: E402
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from prefect import State, flow, get_client
 from prefect.client.schemas.objects import FlowRunPolicy
@@ -38,6 +39,7 @@ from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import Prepared, checked_name
 from nbrl.tasks.services.restarts import curable, first_line
 
+P = ParamSpec("P")
 T = TypeVar("T")
 RETRIES, FIRST_WAIT_S, FACTOR = 3, 60, 4  # after 1, 4 and 16 minutes
 
@@ -72,63 +74,58 @@ class PrepareOrder(ClosedModel):
     home: str = Field(".nbrl", description="folder of the local servers' state and logs")
 
 
+def _visibly(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | State[Any]]]:
+    """Return the work as that of a flow run: what is no failure ends as Cancelled with a sentence, and only what can pass is
+    tried again.
+    """
+
+    @wraps(work)
+    async def visible(*given: P.args, **options: P.kwargs) -> T | State[Any]:
+        end_with_parent()
+        try:
+            return await work(*given, **options)
+        except (HeldError, StoppedError) as error:
+            say(first_line(error))
+            return Cancelled(name="Skipped" if isinstance(error, HeldError) else "Stopped", message=first_line(error))
+        except Exception as error:
+            say(str(error), "red")
+            await _choose_retries(error)
+            raise
+
+    return visible
+
+
 @flow(name="train", flow_run_name="train {order.run}", retries=RETRIES, persist_result=False)
-async def train(order: TrainOrder) -> Any:
+@_visibly
+async def train(order: TrainOrder) -> str:
     """Begin or continue a training run, as `nbrl train` and `nbrl resume` do."""
-
-    async def work() -> str:
-        start = await asyncio.to_thread(order.start)
-        summary = await training.train.fn(start, order.run, take_over=order.take_over)
-        return f"{summary.iterations} iterations"
-
-    return await _visibly(work)
+    start = await asyncio.to_thread(order.start)
+    summary = await training.train.fn(start, order.run, take_over=order.take_over)
+    return f"{summary.iterations} iterations"
 
 
 @flow(name="evaluate", flow_run_name="evaluate {order.model}", retries=RETRIES, persist_result=False)
-async def evaluate(order: EvaluationRequest, take_over: bool = False) -> Any:
+@_visibly
+async def evaluate(order: EvaluationRequest, take_over: bool = False) -> str:
     """Evaluate a model, by default the newest checkpoint of a run, as `nbrl evaluate` does. One that is finished is found."""
-
-    async def work() -> str:
-        return (await evaluation.evaluate.fn(order, take_over)).name
-
-    return await _visibly(work)
+    return (await evaluation.evaluate.fn(order, take_over)).name
 
 
 @flow(name="prepare", flow_run_name="prepare {order.folder.name}", retries=RETRIES, persist_result=False)
-async def prepare(order: PrepareOrder) -> Any:
+@_visibly
+async def prepare(order: PrepareOrder) -> str:
     """Make questions to train on, as `nbrl prepare` does."""
-
-    async def work() -> str:
-        settings, folder = load(order.recipe, order.overrides), expanded(order.folder).absolute()
-        await asyncio.to_thread(check, settings, folder)
-        await preparation.prepare.fn(settings, folder, order.home)
-        return str(folder)
-
-    return await _visibly(work)
+    settings, folder = load(order.recipe, order.overrides), expanded(order.folder).absolute()
+    await asyncio.to_thread(check, settings, folder)
+    await preparation.prepare.fn(settings, folder, order.home)
+    return str(folder)
 
 
 @flow(name="clean", flow_run_name="clean {order.root}", persist_result=False)
-async def clean(order: cleaning.CleanOrder) -> Any:
+@_visibly
+async def clean(order: cleaning.CleanOrder) -> str:
     """Delete the checkpoints that no retention keeps, and what ended processes left."""
-
-    async def work() -> str:
-        return f"{len(await cleaning.clean.fn(order))} objects and checkpoints"
-
-    return await _visibly(work)
-
-
-async def _visibly(work: Callable[[], Awaitable[T]]) -> T | State[Any]:
-    """Do the work of a flow run. What is no failure ends as Cancelled with a sentence; only what can pass is tried again."""
-    end_with_parent()
-    try:
-        return await work()
-    except (HeldError, StoppedError) as error:
-        say(first_line(error))
-        return Cancelled(name="Skipped" if isinstance(error, HeldError) else "Stopped", message=first_line(error))
-    except Exception as error:
-        say(str(error), "red")
-        await _choose_retries(error)
-        raise
+    return f"{len(await cleaning.clean.fn(order))} objects and checkpoints"
 
 
 async def _choose_retries(error: Exception) -> None:

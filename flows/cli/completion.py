@@ -4,6 +4,7 @@ The shell puts what is offered on the line as it is: of what others wrote only w
 """
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -45,23 +46,24 @@ def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
 def recipe_keys(typed: str) -> list[str]:
     """Return keys that `--set` accepts for a recipe."""
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
-    from nbrl.tasks.runs.decisive import dotted
 
-    return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]
+    return _keys(RunConfig, typed)
 
 
 def warmstart_keys(typed: str) -> list[str]:
-    from nbrl.tasks.runs.decisive import dotted
     from nbrl.tasks.warmstart.settings import WarmstartSettings
 
-    keys = [key for key in dotted(WarmstartSettings) if not key.startswith("phases.")]
-    return [f"{key}=" for key in keys if key.startswith(typed)]
+    return _keys(WarmstartSettings, typed, ("phases.",))
 
 
 def prepare_keys(typed: str) -> list[str]:
     """Return keys that `--set` accepts for a preparation, without its lists of files."""
     from nbrl.tasks.prepare.settings import PrepareSettings
+
+    return _keys(PrepareSettings, typed, ("sources.", "evaluation."))
+
+
+def _keys(settings: Any, typed: str, lists: tuple[str, ...] = ()) -> list[str]:
     from nbrl.tasks.runs.decisive import dotted
 
-    keys = [key for key in dotted(PrepareSettings) if not key.startswith(("sources.", "evaluation."))]
-    return [f"{key}=" for key in keys if key.startswith(typed)]
+    return [f"{key}=" for key in dotted(settings) if key.startswith(typed) and not key.startswith(lists)]

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from nbrl.infra.errors import DamagedError, InfraError, MissingError, ServerError, shortened
 from nbrl.infra.home import Home
-from nbrl.infra.storage import Storage
-from nbrl.infra.tracking import Tracking
+from nbrl.infra.storage import Storage, sha256
+from nbrl.infra.tracking import PARENT, Tracking
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.environments.stored import digests
 from nbrl.tasks.errors import ConfigError
@@ -18,9 +18,9 @@ from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.pins import champion, recorded
 from nbrl.tasks.runs.run import find_run, known_run, stored_config
-from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
-from nbrl.tasks.tracking.parameters import facts
-from nbrl.tasks.tracking.traces import Sample, choose, samples
+from nbrl.tasks.tracking.evaluations import DIGEST, EVALUATION, PARENT_ID, PARENT_NAME, REPORT, ROWS, TABLE
+from nbrl.tasks.tracking.parameters import RUN_ID, facts
+from nbrl.tasks.tracking.traces import Sample, choose, log_traces, samples
 
 
 def deliver(storage: Storage, config: RunConfig, name: str) -> str:
@@ -62,7 +62,18 @@ def was_delivered(storage: Storage, config: RunConfig, name: str) -> bool:
 def _deliver(
     storage: Storage, layout: EvaluationLayout, config: RunConfig, summary: EvaluationSummary, tracking: Tracking
 ) -> None:
-    subject, answers = summary.subject, storage.read_table(layout.answers)
+    """Deliver the evaluation once: scores, a table of answers, a report that is the run's description too, and sample traces.
+
+    One that was delivered already stays; another one of its name, or one that was cut off, is replaced. Where MLflow does not
+    have the training run that was evaluated, tags name it, by which its delivery finds the evaluation.
+    """
+    subject, digest = summary.subject, sha256(storage.read_bytes(layout.summary))
+    identity = {**EVALUATION, RUN_ID: known_run(storage, summary.name, EVALUATIONS).run_id}
+    if tracking.find_run(summary.name, identity):
+        if tracking.tag(DIGEST) == digest:
+            return
+        tracking.start_over()
+    answers, report = storage.read_table(layout.answers), storage.read_bytes(layout.report).decode()
     known, started = facts(storage, layout, summary.recipe, subject.name)
     params = {
         "model": subject.name,
@@ -74,20 +85,20 @@ def _deliver(
         "max_steps": config.agent.max_steps,
         "seed": config.seed,
     }
-    deliver_evaluation(
-        tracking,
-        summary.name,
-        known_run(storage, summary.name, EVALUATIONS).run_id,
-        Parent(subject.run, subject.run_id) if subject.run else None,
-        summary.metrics,
-        _table(answers),
-        storage.read_bytes(layout.report).decode(),
-        {**known, "nbrl.updates": str(subject.updates)},
-        params,
-        started,
-        summary.finished,
-        _samples(storage, layout, answers, config.record.traces),
-    )
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", **known, "nbrl.updates": str(subject.updates)}
+    tags["mlflow.note.content"] = report
+    if subject.run:
+        tags |= {PARENT_NAME: subject.run, PARENT_ID: subject.run_id}
+        if parent := tracking.id_of(subject.run, {RUN_ID: subject.run_id}):
+            tags[PARENT] = parent
+    tracking.start_run(summary.name, params, identity, tags, started=started)
+    tracking.log_metrics(summary.metrics, 0, summary.finished)
+    if len(answers):
+        tracking.log_table(TABLE, _table(answers.slice(0, ROWS)).to_pydict())
+    tracking.log_text(report, REPORT)
+    log_traces(tracking, _samples(storage, layout, answers, config.record.traces), {"run": summary.name})
+    tracking.set_tag(DIGEST, digest)
+    tracking.end("FINISHED", ended=summary.finished)
 
 
 def _table(answers: pa.Table) -> pa.Table:

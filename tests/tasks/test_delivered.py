@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -19,7 +18,6 @@ from nbrl.tasks.audit.chain import check_tracking
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.pins import Champion, recorded
 from nbrl.tasks.runs.scope import Weights
-from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 from nbrl.tasks.tracking.promote import promote, show_champion
 from tests.tasks.synced import CONFIG, RUN, begun, evaluated
@@ -205,38 +203,3 @@ def test_promoting_refuses_a_setting_that_it_does_not_read(storage: Storage) -> 
     assert done.exit_code == 1
     assert "only settings of home, tracking act here" in done.stderr
     assert recorded(storage, "tiny") is None
-
-
-ROWS = pa.table({"question": ["one?"], "answer": ["a one"], "reference": ["1"], "score": [1.0], "trajectory": ["q-0"]})
-
-
-def test_an_evaluation_is_a_run_below_the_one_that_it_evaluates(tmp_path: Path) -> None:
-    to = tracking(tmp_path)
-    parent = to.start_run("r", {}, {"nbrl.run_id": "x"})
-    to.end()
-    scores = {"success": 0.5, "f1": 0.25}
-
-    def given(scores: dict[str, float], parent: Parent | None = Parent("r", "x"), run_id: str = "e") -> str:  # noqa: B008
-        return deliver_evaluation(
-            tracking(tmp_path), "held-out 3", run_id, parent, scores, ROWS, "# Report", {"policy": "r@3"}, {"seed": 1}
-        )
-
-    first = given(scores)
-    assert given(scores) == first
-    run = to.client.get_run(first)
-    assert run.data.tags["mlflow.parentRunId"] == parent
-    assert run.data.tags["policy"] == "r@3"
-    assert run.data.tags["mlflow.note.content"] == "# Report"
-    assert (run.data.metrics, run.data.params, run.info.status) == (scores, {"seed": "1"}, "FINISHED")
-    assert {file.path for file in to.client.list_artifacts(first)} == {"evaluation.json", "report.md"}
-    assert to.client.load_table(to.experiment_id, "evaluation.json", [first])["answer"].tolist() == ["a one"]
-
-    second = given(scores | {"f1": 1.0})
-    assert second != first
-    assert to.client.get_run(first).info.lifecycle_stage == "deleted"
-    of_another_storage = given(scores, run_id="f")
-    assert of_another_storage != second
-    assert to.client.get_run(second).info.lifecycle_stage == "active"
-    orphan = to.client.get_run(given(scores, Parent("gone", "y")))
-    assert "mlflow.parentRunId" not in orphan.data.tags
-    assert orphan.data.tags["nbrl.run"] == "gone"

@@ -77,6 +77,27 @@ def test_an_evaluation_that_mlflow_has_lost_is_delivered_again(storage: Storage,
     assert to.id_of(NAME, EVALUATION) not in ("", first)
 
 
+def test_an_evaluation_is_a_run_below_the_one_that_it_evaluates(storage: Storage, config: RunConfig) -> None:
+    to = Tracking(config.tracking, Home(config.home))
+    parent = to.start_run("r", {}, {"nbrl.run_id": "x"})
+    to.end()
+    deliver(storage, config, NAME)
+    summary, first = read(storage, NAME), to.id_of(NAME, EVALUATION)
+    assert summary
+    run = to.client.get_run(first)
+    assert run.data.tags["mlflow.parentRunId"] == parent
+    assert run.data.tags["mlflow.note.content"].startswith("#")
+    assert (run.data.metrics, run.data.params["model"], run.info.status) == (summary.metrics, "r@1", "FINISHED")
+    assert {"evaluation.json", "report.md"} <= {file.path for file in to.client.list_artifacts(first)}
+    assert len(to.client.load_table(to.experiment_id, "evaluation.json", [first])) == summary.trajectories
+
+    other = summary.model_copy(update={"metrics": summary.metrics | {"f1": 1.0}})
+    storage.write_json(EvaluationLayout(NAME).summary, other.model_dump(mode="json"))
+    deliver(storage, config, NAME)
+    assert to.client.get_run(first).info.lifecycle_stage == "deleted"
+    assert to.client.get_run(to.id_of(NAME, EVALUATION)).data.metrics["f1"] == 1.0
+
+
 @pytest.mark.more
 def test_an_evaluation_is_put_below_its_run_when_that_is_delivered_later(storage: Storage, config: RunConfig) -> None:
     deliver(storage, config, NAME)
