@@ -1,11 +1,11 @@
 """Makes questions to train on: unify → deduplicate → decontaminate → rate → filter → split."""
 
 import asyncio
-import inspect
 import io
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import PrepareError
 from nbrl.tasks.prepare.card import Card, finished, write
 from nbrl.tasks.prepare.rate import difficulty, rate
-from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
-from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
+from nbrl.tasks.prepare.rows import drops, kept, split
+from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.similar import decontaminate, deduplicate
 from nbrl.tasks.prepare.stages import ANSWERS, PREPARATION, check_whole, identity, read_answers, stage_name
 from nbrl.tasks.prepare.unify import read_evaluation, unify
@@ -50,21 +50,25 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
         if (card := await asyncio.to_thread(finished, storage)) is not None:
             return card
         progress.begin(f"preparing {folder}")
-        await timed(progress, "Ray", _ray(stack, settings, Home(home)))
-        chain = Chain(storage, progress)
+        await timed(progress, "Ray", ray_cluster.use(stack, settings.ray, Home(home).logs))
+        chain, names = Chain(storage, progress), wanted["sources"]
         files = {kind: [wanted[f"{kind}.{name}"] for name in wanted[kind]] for kind in ("sources", "evaluation")}
 
         await chain.run("unify", files["sources"], lambda _: unify(settings.sources))
-        await chain.run("deduplicate", [decisive(settings.deduplicate), wanted["sources"]], partial(_deduplicate, settings))
+        await chain.run(
+            "deduplicate",
+            [decisive(settings.deduplicate), names],
+            lambda rows: deduplicate(rows, names, settings.deduplicate, map_tables),
+        )
         await chain.run(
             "decontaminate", [decisive(settings.decontaminate), files["evaluation"]], partial(_decontaminate, settings)
         )
-        if settings.rate is not None:
-            await chain.run("rate", decisive(settings.rate), partial(_rate, settings.rate, settings.ratings or folder, progress))
-            await chain.run("filter-ratings", decisive(settings.filter), lambda rows: by_ratings(rows, settings.filter))
-        if settings.difficulty is not None:
-            await chain.run("difficulty", wanted[ANSWERS], partial(_difficulty, settings.difficulty))
-            await chain.run("filter-pass-rate", decisive(settings.filter), lambda rows: by_pass_rate(rows, settings.filter))
+        if (rating := settings.rate) is not None:
+            ratings = Storage(StorageSettings(root=str(settings.ratings or folder)))
+            await chain.run("rate", decisive(rating), lambda rows: rate(rows, rating, ratings, progress))
+        if (hard := settings.difficulty) is not None:
+            answers = read_parquet(io.BytesIO(read_answers(hard)))
+            await chain.run("difficulty", [decisive(hard), wanted[ANSWERS]], lambda rows: difficulty(rows, hard, answers))
         await chain.run("split", decisive(settings.split), lambda rows: split(rows, settings.split))
         return await asyncio.to_thread(write, storage, chain.tables, wanted)
 
@@ -85,7 +89,9 @@ class Chain:
         async def once() -> Any:
             if found := await asyncio.to_thread(self._steps.find, f"{name}.json", stage):
                 return Completed(name="Cached", data=found)
-            after = await work(before) if _is_async(work) else await asyncio.to_thread(work, before)
+            after = await asyncio.to_thread(work, before)
+            if isawaitable(after):
+                after = await after
             if before is not None:
                 check_whole(stage, before, after)
             return await asyncio.to_thread(self._keep, name, after)
@@ -104,28 +110,6 @@ class Chain:
         return self._steps.keep(f"{name}.json", StepRecord(objects={f"{name}.parquet": digest}))
 
 
-def _is_async(work: Work) -> bool:
-    return inspect.iscoroutinefunction(work.func if isinstance(work, partial) else work)
-
-
-def _deduplicate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
-    return deduplicate(rows, [source.name for source in settings.sources], settings.deduplicate, map_tables)
-
-
 def _decontaminate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
     evaluation = {file.name: read_evaluation(file) for file in settings.evaluation}
     return decontaminate(rows, evaluation, settings.decontaminate, map_tables)
-
-
-async def _rate(settings: RateSettings, ratings: Path, progress: Progress, rows: pa.Table) -> pa.Table:
-    return await rate(rows, settings, Storage(StorageSettings(root=str(ratings))), progress)
-
-
-def _difficulty(settings: DifficultySettings, rows: pa.Table) -> pa.Table:
-    return difficulty(rows, settings, read_parquet(io.BytesIO(read_answers(settings))))
-
-
-async def _ray(stack: AsyncExitStack, settings: PrepareSettings, home: Home) -> None:
-    stack.callback(ray_cluster.stop)
-    await asyncio.to_thread(ray_cluster.start, settings.ray, home.logs)
-    ray_cluster.give_back_sigterm()

@@ -45,7 +45,7 @@ async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: S
         model = await _model(stack, settings, training, storage, work, home)
         plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work))
         _tell(plan, progress)
-        await timed(progress, "Ray", _ray(stack, settings, Home(home)))
+        await timed(progress, "Ray", ray_cluster.use(stack, settings.ray, Home(home).logs))
         learner, _ = await timed(progress, "learner", _learner(stack, settings, plan, model, work, progress))
         losses = await _train(learner, settings, plan, work, digest, progress)
         await asyncio.to_thread(work.finish)
@@ -86,12 +86,6 @@ def _tell(plan: WarmstartPlan, progress: Progress) -> None:
         others = f", {left_out} left out" if left_out else ""
         steps = sum(block.steps for block in plan.blocks if block.phase == phase)
         progress.say(f"{phase}: {count} demonstrations{others}, {steps} steps")
-
-
-async def _ray(stack: AsyncExitStack, settings: WarmstartSettings, home: Home) -> None:
-    stack.callback(ray_cluster.stop)
-    await asyncio.to_thread(ray_cluster.start, settings.ray, home.logs)
-    ray_cluster.give_back_sigterm()
 
 
 async def _learner(

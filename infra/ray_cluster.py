@@ -6,6 +6,7 @@ a token that is drawn anew for each cluster and lies in a file that only its own
 own way of authentication, which Ray reads from RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH and ~/.ray/auth_token.
 """
 
+import asyncio
 import atexit
 import logging
 import os
@@ -17,6 +18,7 @@ import socket
 import sys
 import tempfile
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pydantic import Field
@@ -135,6 +137,13 @@ def _forwarded(settings: RaySettings) -> dict[str, str]:
     if missing := [name for name in settings.forward if name not in os.environ]:
         raise ServerError(f"ray.forward names {', '.join(missing)}, which is not set here; set it, or leave it out")
     return ENVIRONMENT | {name: os.environ[name] for name in settings.forward}
+
+
+async def use(stack: AsyncExitStack, settings: RaySettings, logs: Path) -> None:
+    """Start or join a cluster; it is stopped or left with `stack`. Raises ServerError."""
+    stack.callback(stop)
+    await asyncio.to_thread(start, settings, logs)
+    give_back_sigterm()
 
 
 def give_back_sigterm() -> None:

@@ -23,14 +23,14 @@ def prepare(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="override a setting, e.g. filter.min_stability=0",
+            help="override a setting, e.g. rate.min_stability=0",
             autocompletion=completion.prepare_keys,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check files, keys and the folder, print the plan and exit")] = False,
     home: Home = HOME,
 ) -> None:
-    """Make training questions of several files: merge, deduplicate, decontaminate, rate, filter, split, with a data card."""
+    """Make training questions of several files: merge, deduplicate, decontaminate, rate, split, with a data card."""
     from nbrl.tasks.prepare.preflight import check, load, plan
 
     settings, target = load(recipe, set_ or []), expanded(folder).absolute()

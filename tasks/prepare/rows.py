@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.environments.questions import SCHEMA
-from nbrl.tasks.prepare.settings import FilterSettings, SplitSettings
+from nbrl.tasks.prepare.settings import SplitSettings
 
 # The columns that files of questions may have.
 QUESTIONS = pa.schema([SCHEMA.field(name) for name in ("id", "question", "answers", "ability", "source", "rule")])
@@ -49,34 +49,6 @@ def drops(table: pa.Table) -> dict[str, int]:
 def blocks(table: pa.Table) -> list[pa.Table]:
     """Return the rows in tables of BLOCK_ROWS; one table if there are none."""
     return [table.slice(first, BLOCK_ROWS) for first in range(0, max(1, len(table)), BLOCK_ROWS)]
-
-
-def by_ratings(questions: pa.Table, settings: FilterSettings) -> pa.Table:
-    """Return the questions, marked; `questions` has the columns that `rate` adds."""
-
-    def reason(objectivity: int, stability: int) -> Reason:
-        if objectivity < settings.min_objectivity:
-            return "not objective enough", f"objectivity {objectivity}"
-        if stability < settings.min_stability:
-            return "not stable enough", f"stability {stability}"
-        return None
-
-    return marked(questions, [reason(*each) for each in _rows(questions, "objectivity", "stability")])
-
-
-def by_pass_rate(questions: pa.Table, settings: FilterSettings) -> pa.Table:
-    """Return the questions, marked; `questions` has the column that `difficulty` adds."""
-
-    def reason(rate: float) -> Reason:
-        if rate < settings.min_pass_rate:
-            return "too hard", f"pass rate {rate:.3g}"
-        return ("too easy", f"pass rate {rate:.3g}") if rate > settings.max_pass_rate else None
-
-    return marked(questions, [reason(*each) for each in _rows(questions, "pass_rate")])
-
-
-def _rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
 def split_of(name: str, settings: SplitSettings) -> str:

@@ -17,7 +17,6 @@ from nbrl.tasks.reward.rules.rule import Rule
 # A path is excluded from the dump: the digest of the file decides, wherever it lies.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a part of ids, which have at most 120 characters
 MAPPED = ("id", "question", "answers", "ability", "rule")
-UNRATED = "largest share of questions that may stay unrated; above it the preparation stops"
 
 
 def _known(columns: Mapping[str, str], ours: Iterable[str]) -> Mapping[str, str]:
@@ -100,7 +99,15 @@ class DecontaminateSettings(SimilaritySettings):
 class RateSettings(GraderSettings):
     """A model that rates each question's objectivity and temporal stability as -1, 0 or 1."""
 
-    max_unrated: float = Field(0.02, ge=0, le=1, description=UNRATED, json_schema_extra=FREE)
+    min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity of a question that stays")
+    min_stability: int = Field(1, ge=-1, le=1, description="lowest temporal stability of a question that stays")
+    max_unrated: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="largest share of questions that may stay unrated; above it the preparation stops",
+        json_schema_extra=FREE,
+    )
 
 
 class DifficultySettings(ClosedModel):
@@ -110,19 +117,11 @@ class DifficultySettings(ClosedModel):
         pattern=rf"^{RUN_NAME.pattern}$", description="name of a finished evaluation, as `nbrl evaluate --name` has it"
     )
     root: str = Field(StorageSettings().root, description="storage root of the evaluation", json_schema_extra=FREE)
-    max_unrated: float = Field(0.02, ge=0, le=1, description=UNRATED, json_schema_extra=FREE)
-
-
-class FilterSettings(ClosedModel):
-    """Which rated questions stay."""
-
-    min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity", json_schema_extra=acts_if("rate"))
-    min_stability: int = Field(1, ge=-1, le=1, description="lowest temporal stability", json_schema_extra=acts_if("rate"))
-    min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate", json_schema_extra=acts_if("difficulty"))
-    max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate", json_schema_extra=acts_if("difficulty"))
+    min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate of a question that stays")
+    max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate of a question that stays")
 
     @model_validator(mode="after")
-    def _range(self) -> "FilterSettings":
+    def _range(self) -> "DifficultySettings":
         if self.min_pass_rate > self.max_pass_rate:
             raise ValueError("min_pass_rate is above max_pass_rate, so that no question would stay")
         return self
@@ -152,7 +151,6 @@ class PrepareSettings(ClosedModel):
     decontaminate: DecontaminateSettings = Field(DecontaminateSettings(), json_schema_extra=acts_if("evaluation"))
     rate: RateSettings | None = None
     difficulty: DifficultySettings | None = None
-    filter: FilterSettings = FilterSettings()
     split: SplitSettings = SplitSettings()
     ratings: Path | None = Field(
         None,

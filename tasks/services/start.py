@@ -252,9 +252,7 @@ async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
 async def _ray(
     stack: AsyncExitStack, config: RunConfig, home: Home, say: Callable[[str], None], engines: bool = True, ranks: bool = True
 ) -> None:
-    stack.callback(ray_cluster.stop)
-    await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
-    ray_cluster.give_back_sigterm()
+    await ray_cluster.use(stack, config.ray, home.logs)
     if config.ray.address is not None:
         await asyncio.to_thread(check_machines, config, say, engines, ranks)
 

@@ -35,6 +35,7 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import prepare as prepare_module
 from nbrl.flows import train as train_module
 from nbrl.flows import warmstart as warmstart_module
+from nbrl.infra import ray_cluster
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.node_cache import NodeCache, PlacedFolder
@@ -345,7 +346,7 @@ def preparation(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
         objective = 1 if len(prompt.messages[-1].text) % 3 else 0
         return Generation([], [], "v", "stop", json.dumps({"objectivity": objective, "temporal_stability": 1}))
 
-    prepare_module.map_tables, prepare_module._ray = map_here, nothing
+    prepare_module.map_tables, ray_cluster.use = map_here, nothing
     ask.ChatPolicy.generate = rated  # type: ignore[method-assign]
     questions = Path(job["log"]).with_name("questions.jsonl")
     asked = [{"question": f"{'What' * count} is {count}?", "answers": str(count)} for count in range(9)]
@@ -360,7 +361,7 @@ def warm_start(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     async def learner(stack: object, settings: object, plan: object, model: object, work: WorkFolder, *_: object) -> Learner:
         return Learner(work.storage, death, reads=False)
 
-    warmstart_module._ray, warmstart_module._learner = nothing, learner  # type: ignore[assignment]
+    ray_cluster.use, warmstart_module._learner = nothing, learner  # type: ignore[assignment]
     death.wrap(shutil, "rmtree")
     death.wrap(Path, "rename")
     storage = Storage(StorageSettings(root=f"{job['home']}/storage"))

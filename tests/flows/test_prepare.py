@@ -70,8 +70,7 @@ def recipe(folder: Path, server: Rater) -> Path:
         ],
         "evaluation": [{"name": "held", "path": "eval.jsonl"}],
         "rate": rater | {"max_unrated": 0.1},
-        "difficulty": {"evaluation": "hard", "root": "storage"},
-        "filter": {"max_pass_rate": 0.5},
+        "difficulty": {"evaluation": "hard", "root": "storage", "max_pass_rate": 0.5},
         "ray": {"num_cpus": 2},
     }
     path = folder / "recipe.yaml"
@@ -145,10 +144,8 @@ def looked_at(out: Path, said: str) -> None:
         "unify": {"no answer": 1, "no question": 1},
         "deduplicate": {"duplicate": 1},
         "decontaminate": {"near an evaluation question": 1},
-        "rate": {"unrated": 1},
-        "filter-ratings": {"not objective enough": 1, "not stable enough": 1},
+        "rate": {"unrated": 1, "not objective enough": 1, "not stable enough": 1},
         "difficulty": {},
-        "filter-pass-rate": {},
         "split": {},
     }
     total = SHIPS + TOWNS + len(RATED) + 3
@@ -169,7 +166,12 @@ def looked_at(out: Path, said: str) -> None:
     (duplicate,) = [row for row in gone if row["dropped"] == "duplicate"]
     assert duplicate["id"] == "told:102"
     assert duplicate["detail"].startswith("ships:q-")
-    for text in ("filter-ratings", "1 near an evaluation question", "card.md", "environments={prepared: {kind: files, train: "):
+    for text in (
+        "not stable enough",
+        "1 near an evaluation question",
+        "card.md",
+        "environments={prepared: {kind: files, train: ",
+    ):
         assert text in said
     assert "key-of-the-rater" not in "".join(path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file())
 

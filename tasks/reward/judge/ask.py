@@ -99,10 +99,12 @@ async def ask_all(
 ) -> dict[ItemT, str]:
     """Return the grades of these items; the grader is asked only for those that are not on the storage.
 
-    `graded` is called for each new grade, `failed` for each item that gets none, with the reason; what they raise ends all
+    `graded` is called for each item that has a grade, `failed` for each that gets none, with the reason; what they raise ends all
     requests. Raises RewardError if the key is not set.
     """
     grades = await asyncio.to_thread(grading.find, storage, items)
+    for item in grades:
+        graded(item)
     if not (left := [item for item in items if item not in grades]):
         return grades
     settings, place, waiting, said = grading.settings, grading.place, iter(left), set[str]()

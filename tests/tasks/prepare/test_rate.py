@@ -80,9 +80,14 @@ def test_each_question_gets_its_verdict_and_is_asked_once(tmp_path: Path) -> Non
         first = rated(server, tmp_path, *texts, progress=progress)
         assert first["objectivity"].to_pylist() == [1, -1, 1, 1, 1]
         assert first["stability"].to_pylist() == [1, 1, -1, 1, 1]
-        assert len(kept(first)) == 5
+        assert reasons(first) == {
+            "a:1": ("not objective enough", "objectivity -1"),
+            "a:2": ("not stable enough", "stability -1"),
+        }
         assert len(server.asked) == 6  # the garbled one twice
         assert rated(server, tmp_path, *texts).equals(first)
+        assert len(server.asked) == 6
+        assert list(reasons(rated(server, tmp_path, *texts, min_stability=-1))) == ["a:1"]
         assert len(server.asked) == 6
         rated(server, tmp_path, *texts, max_tokens=99)
         assert len(server.asked) == 12
@@ -100,7 +105,10 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again_and_then_counted(tmp_pat
 
 
 def test_too_many_unrated_questions_stop_it(tmp_path: Path) -> None:
-    with rating() as server, pytest.raises(PrepareError, match=r"rate: 2 of 4 .*rate.max_unrated \(0.25\).*gave no grade"):
+    with (
+        rating() as server,
+        pytest.raises(PrepareError, match=r"2 of 4 questions could not be rated.* rate.max_unrated \(0.25\).*gave no grade"),
+    ):
         rated(server, tmp_path, "hopeless?", "hopeless too?", "plain?", "more?", max_unrated=0.25, concurrency=1)
 
 
@@ -116,7 +124,7 @@ def test_a_server_that_refuses_stops_it_and_keeps_what_was_paid_for(tmp_path: Pa
         rated(server, tmp_path, "plain?")
         server.status = 401
         texts = ["plain?", *(f"question {n}?" for n in range(50))]
-        with pytest.raises(PrepareError, match=f"{FAILED_IN_A_ROW} questions in a row could not be rated.*401"):
+        with pytest.raises(PrepareError, match=f"could not be rated, {FAILED_IN_A_ROW} in a row.*401"):
             rated(server, tmp_path, *texts, max_unrated=1.0)
         assert sum(server.begun.values()) < 50
         server.status = 200
@@ -151,26 +159,22 @@ def answered(**samples: list[dict[str, Any]]) -> pa.Table:
 
 
 def test_pass_rates_are_means_over_all_samples() -> None:
-    rows = table(question("a:0", "Who", "Ann"), question("a:1", "Where", "Rome"))
-    answers = answered(Who=[{}, {"success": 0.0}, {}, {}], Where=[{"success": 0.0}] * 4, When=[{}])
+    rows = table(*(question(f"a:{place}", text) for place, text in enumerate(["Who", "Where", "When"])))
+    answers = answered(Who=[{}, {"success": 0.0}, {}, {}], Where=[{"success": 0.0}] * 4, When=[{}] * 4, Why=[{}])
     found = difficulty(rows, DifficultySettings(evaluation="e"), answers)
-    assert found["pass_rate"].to_pylist() == [0.75, 0.0]
-    assert reasons(found) == {}
+    assert found["pass_rate"].to_pylist() == [0.75, 0.0, 1.0]
+    assert reasons(found) == {"a:1": ("too hard", "pass rate 0"), "a:2": ("too easy", "pass rate 1")}
+    settings = DifficultySettings(evaluation="e", min_pass_rate=0, max_pass_rate=0.75)
+    assert list(reasons(difficulty(rows, settings, answers))) == ["a:2"]
 
 
 def test_a_question_without_all_samples_has_no_pass_rate() -> None:
     rows = table(*(question(f"a:{place}", text) for place, text in enumerate(["Who", "Where", "When", "Why"])))
     faults = {"Where": [{}, {"status": "failed", "failure": "the engine died"}], "When": [{}, {"unscored": "no grade"}]}
-    answers = answered(Who=[{}, {}], **faults)
-    found = difficulty(rows, DifficultySettings(evaluation="e", max_unrated=0.75), answers)
+    found = difficulty(rows, DifficultySettings(evaluation="e", max_pass_rate=1), answered(Who=[{}, {}], **faults))
     assert found["pass_rate"].to_pylist() == [1.0, None, None, None]
-    details = {name: detail for name, (_, detail) in reasons(found).items()}
-    assert details == {
-        "a:1": "a sample has no score: the engine died",
-        "a:2": "a sample has no score: no grade",
-        "a:3": "it was not asked there",
+    assert reasons(found) == {
+        "a:1": ("unrated", "a sample has no score: the engine died"),
+        "a:2": ("unrated", "a sample has no score: no grade"),
+        "a:3": ("unrated", "it was not asked"),
     }
-    with pytest.raises(
-        PrepareError, match=r"difficulty: 3 of 4 .* by the evaluation e, more than difficulty.max_unrated \(0.5\)"
-    ):
-        difficulty(rows, DifficultySettings(evaluation="e", max_unrated=0.5), answers)

@@ -1,35 +1,14 @@
-"""Filters and splits."""
+"""Splits."""
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.prepare.rows import SPLITS, by_pass_rate, by_ratings, kept, part, split, split_of
-from nbrl.tasks.prepare.settings import FilterSettings, SplitSettings
-from tests.tasks.prepare.doubles import question, reasons, table
+from nbrl.tasks.prepare.rows import SPLITS, kept, part, split, split_of
+from nbrl.tasks.prepare.settings import SplitSettings
+from tests.tasks.prepare.doubles import question, table
 
 NAMES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=60, unique=True)
-
-
-def test_ratings_below_the_lowest_are_dropped() -> None:
-    rows = table(*(question(f"a:{n}", "q?") for n in range(4)))
-    rows = rows.append_column("objectivity", pa.array([1, 0, 1, -1], pa.int8())).append_column(
-        "stability", pa.array([1, 1, 0, -1], pa.int8())
-    )
-    assert reasons(by_ratings(rows, FilterSettings())) == {
-        "a:1": ("not objective enough", "objectivity 0"),
-        "a:2": ("not stable enough", "stability 0"),
-        "a:3": ("not objective enough", "objectivity -1"),
-    }
-    assert list(reasons(by_ratings(rows, FilterSettings(min_objectivity=0, min_stability=0)))) == ["a:3"]
-    assert reasons(by_ratings(rows, FilterSettings(min_objectivity=-1, min_stability=-1))) == {}
-
-
-def test_what_is_too_easy_or_too_hard_is_dropped() -> None:
-    rows = table(*(question(f"a:{n}", "q?") for n in range(4))).append_column("pass_rate", pa.array([0.0, 0.125, 0.875, 1.0]))
-    settings = FilterSettings(min_pass_rate=0.125, max_pass_rate=0.875)
-    assert reasons(by_pass_rate(rows, settings)) == {"a:0": ("too hard", "pass rate 0"), "a:3": ("too easy", "pass rate 1")}
 
 
 @given(NAMES, st.integers(0, 5))
