@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +15,11 @@ from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.stages import PREPARATION, identity
 from nbrl.tasks.prepare.unify import read_evaluation, unify
 from nbrl.tasks.reward.rules.rule import CODE, FILES
-from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.recipe_tree import RecipeTree, anchor
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.steps import check_work_folder
+
+PATHS = ("sources.*.path", "evaluation.*.path", "ratings", "difficulty.root")
 
 
 class Counts(NamedTuple):
@@ -82,7 +84,7 @@ def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
     """
     path = _found(str(recipe), Path.cwd())
     values = RecipeTree.read(path, _found).settings
-    _anchor(values, path.parent)
+    anchor(values, path.parent, PATHS)
     return from_settings(PrepareSettings, values, str(path), overrides)
 
 
@@ -91,13 +93,3 @@ def _found(recipe: str, folder: Path) -> Path:
     if not path.is_file():
         raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see examples/prepare/recipe.yaml")
     return path
-
-
-def _anchor(values: dict[str, Any], folder: Path) -> None:
-    """Make the paths absolute: they are meant from `folder`."""
-    lists = [each for each in (values.get("sources"), values.get("evaluation")) if isinstance(each, list)]
-    items = [(item, "path") for each in lists for item in each if isinstance(item, dict)]
-    difficulty = values.get("difficulty")
-    for item, key in [*items, (values, "ratings"), (difficulty if isinstance(difficulty, dict) else {}, "root")]:
-        if isinstance(item.get(key), str) and item[key] and "://" not in item[key]:
-            item[key] = str(Path(folder, expanded(item[key])).absolute())

@@ -1,6 +1,6 @@
 """A recipe as a tree of settings before it is checked: files and their bases, overrides, paths, and the source of each key."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class RecipeTree:
         tree = cls([file for file, _ in chain])
         tree.settings |= deepcopy(dict(usual or {}))
         for file, settings in reversed(chain):
-            _anchor(settings, file.parent)
+            anchor(settings, file.parent)
             tree._lay(tree.settings, settings, str(file), "")
         return tree
 
@@ -98,7 +98,7 @@ class RecipeTree:
             nested: Tree = value
             for each in reversed(keys):
                 nested = {each: nested}
-            _anchor(nested, Path.cwd())
+            anchor(nested, Path.cwd())
             self._assign(keys, nested, assignment)
 
     def source(self, keys: list[str]) -> str:
@@ -172,18 +172,23 @@ def _read(path: Path) -> Tree:
     return tree
 
 
-def _anchor(settings: Tree, folder: Path) -> None:
-    """Make the paths in `settings` absolute: they are meant from `folder`."""
-    for dotted in PATHS:
+def anchor(settings: Tree, folder: Path, paths: Iterable[str] = PATHS) -> None:
+    """Make `paths` in `settings` absolute: they are meant from `folder`. A `*` is each value of a mapping or item of a list."""
+    for dotted in paths:
         *keys, last = dotted.split(".")
         sections: list[Any] = [settings]
         for key in keys:
-            known = [section for section in sections if isinstance(section, dict)]
-            sections = [each for section in known for each in (section.values() if key == "*" else [section.get(key)])]
+            sections = [each for section in sections for each in _below(section, key)]
         for section in sections:
             hub = isinstance(section, dict) and section.get("kind") == "hub"  # there a split, not a file
             if isinstance(section, dict) and not hub and isinstance(section.get(last), str) and section[last]:
                 section[last] = _absolute(dotted, section[last], folder)
+
+
+def _below(section: Any, key: str) -> list[Any]:
+    if isinstance(section, dict):
+        return list(section.values()) if key == "*" else [section.get(key)]
+    return section if isinstance(section, list) and key == "*" else []
 
 
 def _absolute(key: str, text: str, folder: Path) -> str:

@@ -15,7 +15,7 @@ from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import run_of
-from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.recipe_tree import RecipeTree, anchor
 from nbrl.tasks.runs.recipes import FOLDER as RECIPES
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.recipes import names as training_recipes
@@ -25,6 +25,7 @@ from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
 from nbrl.tasks.warmstart.sources.successes import successes
 
 FOLDER = RECIPES / "warmstart"
+PATHS = ("phases.*.demonstrations.*.path", "phases.*.demonstrations.*.root")
 
 
 def names() -> list[str]:
@@ -122,21 +123,13 @@ def _found(recipe: str, folder: Path) -> Path:
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:
     """Make the paths absolute: they are meant from `folder`. A name of a recipe, of a model of the hub or of a run stays."""
-    sources = [each for phase in _sections(values.get("phases")) for each in _sections(phase.get("demonstrations"))]
-    for section, key in [
-        *((source, key) for source in sources for key in ("path", "root")),
-        (values, "training"),
-        (values, "start"),
-    ]:
-        text = section.get(key)
-        if isinstance(text, str) and text and "://" not in text:
-            place = Path(folder, expanded(text)).absolute()
-            if section is not values or (os.path.isfile(place) if key == "training" else os.path.exists(place)):
-                section[key] = str(place)
-
-
-def _sections(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value.values() if isinstance(each, dict)] if isinstance(value, dict) else []
+    named = {"training": os.path.isfile, "start": os.path.exists}
+    files = [
+        key
+        for key, is_there in named.items()
+        if isinstance(text := values.get(key), str) and is_there(Path(folder, expanded(text)))
+    ]
+    anchor(values, folder, [*PATHS, *files])
 
 
 def write(storage: Storage, run: str, best: int, file: Path) -> int:
