@@ -19,7 +19,7 @@ _BEFORE = r"(?:[\w']+[ \t]+){0,3}answer"
 _BEHIND = r"[ \t*_]*"
 # A line, with a colon, or a heading above the answer.
 _ANSWER = re.compile(
-    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?P<ended>{_BEHIND}(?:is{_BEHIND})?)[:：]\s*(?P<told>.*)"
+    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?P<ended>{_BEHIND}(?:is{_BEHIND})?)[:：]\s*(?P<rest>.*)"
     rf"|[ \t]*(?:#+|\*\*)[ \t*_]*{_BEFORE}{_BEHIND}\n\s*(?P<below>.+))$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -30,31 +30,31 @@ _CLOSES = re.compile(r"([*_]{1,3})\.?$")
 
 
 def read_answer(text: str) -> str | None:
-    """Return what stands after the last `Answer:` with at most three words before it, in the last `\boxed{…}`, or else all of the
-    text.
+    """Return what follows the last `Answer:` with at most three words before it, what the last `\\boxed{…}` holds, or else all of
+    the text.
 
-    A box in that line, and emphasis or marks of mathematics around the answer, are taken away. What stands before the end of
+    A box in that line, and emphasis or marks of mathematics around the answer, are taken away. What comes before the end of
     thinking does not count. None if nothing is left.
     """
     said = text.rpartition(_THOUGHT)[2].strip()
-    lines = deque(_ANSWER.finditer(said), maxlen=2)  # the text may end behind a last one that tells nothing
-    line = next((line for line in reversed(lines) if line["told"] or line["below"]), None)
+    lines = deque(_ANSWER.finditer(said), maxlen=2)  # the text may end behind a last, empty one
+    line = next((line for line in reversed(lines) if line["rest"] or line["below"]), None)
     if lines and not line:
         return None
-    told = _within(line) if line else said
-    boxed = _boxed(told)
+    answer = _within(line) if line else said
+    boxed = _boxed(answer)
     if boxed is None and not line:
         return said or None
-    return _bare(told if boxed is None else boxed) or None
+    return _bare(answer if boxed is None else boxed) or None
 
 
 def _within(line: re.Match[str]) -> str:
-    """Return what a line tells, without the end of an emphasis that began before the word `answer`."""
-    told, marks = (line["told"] or line["below"]).strip(), set("*_") & (set(line["mark"] or "") - set(line["ended"] or ""))
-    if marks and (begins := _OPENS.match(told)) and begins[1][0] in marks:
-        return told[begins.end() :]
-    ends = _CLOSES.search(told)
-    return told[: ends.start()].strip() if ends and ends[1][0] in marks and told.count(ends[1]) % 2 else told
+    """Return the answer in a line, without the end of an emphasis that began before the word `answer`."""
+    answer, marks = (line["rest"] or line["below"]).strip(), set("*_") & (set(line["mark"] or "") - set(line["ended"] or ""))
+    if marks and (begins := _OPENS.match(answer)) and begins[1][0] in marks:
+        return answer[begins.end() :]
+    ends = _CLOSES.search(answer)
+    return answer[: ends.start()].strip() if ends and ends[1][0] in marks and answer.count(ends[1]) % 2 else answer
 
 
 def _boxed(text: str) -> str | None:
@@ -71,7 +71,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _bare(answer: str) -> str:
-    """Return the answer without what sets it apart from other text."""
+    """Return the answer without the marks around it."""
     bare = answer.strip()
     if not bare.strip("*_. "):
         return ""

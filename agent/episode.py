@@ -47,7 +47,7 @@ class Task:
         started_at: float = 0.0,
         seconds: float = 0.0,
     ) -> Trajectory:
-        """Return the trajectory of this task; without nodes and steps, of one that never began."""
+        """Return a trajectory of this task; without nodes and steps, that of an episode that never began."""
         return Trajectory(
             id=self.id,
             group=self.group,
@@ -113,7 +113,7 @@ class Episode:
         return self._task.ended(status, failure, self._state.answer, self._context.nodes, self._steps, self._started_at, seconds)
 
     async def _step(self, steps_left: int, deadline: float) -> Status | None:
-        """One think-code-observe, with a summary before it where one is due; the status that ends the trajectory, or None."""
+        """Take one step, after a summary where one is due; return the status that ends the trajectory, or None."""
         ask = self._context.ask(len(self._steps), steps_left, self._state)
         if ask is not None and ask.kind == "summary":
             ended = await self._summarise(ask, deadline)
@@ -194,10 +194,10 @@ class Episode:
         return Step(think=action.think, code=action.code)
 
     async def _run_cell(self, step: Step, deadline: float) -> list[Request]:
-        """Run the step's cell; what it asks to change of the context."""
+        """Run the step's cell; return its requests to change the context."""
         clock = time.monotonic()
         timeout = max(0.1, min(self._settings.cell_timeout_s, deadline - clock))
-        cell = await self._kernel.execute(step.code, timeout, self._context.told())
+        cell = await self._kernel.execute(step.code, timeout, self._context.kernel_message())
         step.kernel_seconds = time.monotonic() - clock
         step.cell_status, step.outputs = cell.status, cell.outputs
         step.observation = observe(cell)

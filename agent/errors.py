@@ -13,7 +13,7 @@ class PolicyError(AgentError):
 
 
 class RefusedError(PolicyError):
-    """The policy's server refuses this prompt, and takes another: once an episode has begun, its own content is why."""
+    """The policy's server refuses this prompt but accepts another: once an episode has begun, its content is the reason."""
 
 
 REFUSALS = (400, 413, 422)  # statuses of such an answer of an engine

@@ -1,6 +1,6 @@
 """The action grammar: thinking, then one cell, and nothing else.
 
-The model thinks inside `<think>…</think>` because it is told to ("tag") or because it always does ("native"). A cell stands
+The model thinks inside `<think>…</think>` because the prompt asks for it ("tag") or because it always does ("native"). A cell is
 inside `<code>…</code>` ("tag") or in a Markdown block that opens with the line ```python and closes with the line ``` ("fence").
 """
 
@@ -25,14 +25,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Malformed:
-    """An action outside the grammar; `reason` is what the model is told."""
+    """An action outside the grammar; `reason` is shown to the model."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """How an action is written. `think_tag` is a name; native thinking stands in `think` tags of the model's own."""
+    """How an action is written. `think_tag` is a name; native thinking is in `think` tags of the model's own."""
 
     thinking: Thinking = "tag"
     think_tag: str = "think"
@@ -40,13 +40,13 @@ class Grammar:
 
     @cached_property
     def tags(self) -> re.Pattern[str]:
-        """Any tag of an action."""
+        """Return a pattern of any tag of an action."""
         names = [self.think_tag, CODE_TAG] if self.code_style == "tag" else [self.think_tag]
         return re.compile(f"</?(?:{'|'.join(names)})>")
 
     @property
     def form(self) -> str:
-        """What a prompt asks for: "Each turn, {form}."."""
+        """Return what a prompt asks for: "Each turn, {form}."."""
         think = f"think inside <{self.think_tag}></{self.think_tag}>" if self.thinking == "tag" else "think first"
         code = f"inside <{CODE_TAG}></{CODE_TAG}>" if self.code_style == "tag" else f"as one {FENCE} block"
         return f"{think}, then write one cell {code}"

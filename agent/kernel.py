@@ -18,10 +18,11 @@ class CellResult:
 class Kernel(Protocol):
     """A clean notebook kernel in which the prelude of nbrl.agent.kernels.prelude has run. Never raises for what a cell does.
 
-    `told` is what `Context.told` of nbrl.agent.context gives: the cell can ask for it, and the state is reported after that.
+    `message` is that of `Context.kernel_message` (nbrl.agent.context): the cell can read it, and the state is reported after
+    that.
     """
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult: ...
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult: ...
 
 
 class Watcher(Protocol):

@@ -15,7 +15,7 @@ def picture_kind(data: bytes) -> str | None:
 
 
 def picture_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels that the header of a PNG, JPEG, GIF or WebP file names; None where it names none."""
+    """Return width and height in pixels that the header of a PNG, JPEG, GIF or WebP file names; None where it names none."""
     match picture_kind(data):
         case "image/png":
             sides = _big(data, 16, 4), _big(data, 20, 4)
@@ -71,5 +71,5 @@ def _little(data: bytes, at: int, size: int) -> int:
 
 
 def _bytes(data: bytes, at: int, size: int) -> bytes:
-    """Return what stands there; nothing where the file ends before."""
+    """Return the bytes there; none where the file ends before."""
     return data[at : at + size] if at + size <= len(data) else b""

@@ -93,7 +93,7 @@ class AgentSettings(BaseModel):
         return self
 
     def render_system_prompt(self, tools: str, instruction: str = "") -> SystemPrompt:
-        """Return the system prompt with what is said of the tools, and below it the instruction of an environment."""
+        """Return the system prompt with the description of the tools, and below it the instruction of an environment."""
         names = {"form": self.grammar.form, "tools": tools}
         if self.thinking == "tag":
             names["think"] = self.think_tag

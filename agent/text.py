@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def storable(text: str) -> str:
-    """`text` with a question mark for each half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    """Return `text` with a question mark for each half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -19,12 +19,12 @@ def cut_middle(text: str, limit: int) -> str:
 
 
 def cut_end(text: str, chars: int) -> str:
-    """The first `chars` characters, with a mark if there were more."""
+    """Return the first `chars` characters, with a mark if there were more."""
     return text if len(text) <= chars else f"{text[:chars]}\n[cut here: {chars} characters]"
 
 
 def with_files(question: str, names: Iterable[str]) -> str:
-    """The question with the names of the files in the working folder below it, unless it ends with them."""
+    """Return the question with the names of the files in the working folder below it, unless it ends with them."""
     listed = "\n".join(f"- {name}" for name in names)
     named = f"\n\nFiles in the working folder:\n{listed}" if listed else ""
     return question if question.endswith(named) else question + named

@@ -3,8 +3,8 @@
 A trajectory is a tree of message nodes, each a run of token ids with a parent. The trunk holds the system prompt, the task and,
 step by step, the action as history and its observation. At every step a tail (notepad, budget, generation prompt) hangs off the
 trunk, and off the tail the action as it was sampled. A trim or a change of the view starts a branch off the last node that both
-views share; in it a summary may stand for cells, and cells may come again. Node ids are positions in `nodes`; a parent stands
-before its children. The ids of a sampled node are exactly those the engine returned.
+views share; in it a summary may replace cells, and cells may come again. Node ids are positions in `nodes`; a parent comes before
+its children. The ids of a sampled node are exactly those the engine returned.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Output(_Record):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the image in pixels, from its header."""
+        """Return width and height of the image in pixels, from its header."""
         return int.from_bytes(self.image[16:20], "big"), int.from_bytes(self.image[20:24], "big")
 
 
@@ -78,8 +78,8 @@ class Step(_Record):
     """One sampled action: a think-code-observe or, of kind `summary`, a summary of what leaves the context.
 
     `malformed` holds the reason when a cell's action was outside the grammar, and then no cell ran, or when a summary is empty. A
-    summary's text, as it then stands in the context, is its `observation`. Step i's sampled node is the one with `step` i.
-    `tool_calls` are the first calls of the cell, `unrecorded_calls` counts those after them.
+    summary's text, as shown in the context, is its `observation`. Step i's sampled node is the one with `step` i. `tool_calls`
+    are the first calls of the cell, `unrecorded_calls` counts those after them.
     """
 
     kind: Literal["cell", "summary"] = "cell"
@@ -126,7 +126,7 @@ class Trajectory(_Record):
         return [node for node in self.nodes if node.kind == "sampled"]
 
     def path(self, index: int) -> list[int]:
-        """Token ids from the root to the end of node `index`: what the engine saw, and the node itself."""
+        """Return the token ids from the root to the end of node `index`: what the engine saw, and the node itself."""
         ids: list[int] = []
         while index != ROOT:
             ids[:0] = self.nodes[index].token_ids

@@ -81,7 +81,7 @@ class Prints:
     def __init__(self, texts: Texts, tokens: int) -> None:
         self._texts, self._tokens = texts, tokens
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         return CellResult("ok", [Output(kind="stream", text=self._texts.of(self._tokens) + "\n")])
 
 

@@ -100,7 +100,7 @@ class StubKernel:
     def __init__(self, seed: int) -> None:
         self._seed, self._cells = seed, 0
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         self._cells += 1
         await asyncio.sleep(CELL_S[(self._seed + self._cells) % len(CELL_S)])
         state = {"answer": "42" if self._cells == CELLS else None, "notepad": {"plan": [], "facts": [], "draft": ""}}

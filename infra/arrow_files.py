@@ -1,4 +1,4 @@
-"""Reads tables of Parquet and of Arrow that others may have made: of plain types, whole, and not larger than memory.
+"""Reads tables of Parquet and of Arrow that may be hostile: of plain types, whole, and not larger than memory.
 
 Ray registers a type of Arrow's whose values are pickles, and reading them would run what they name.
 """
@@ -20,7 +20,7 @@ BATCH = 256 << 20  # bytes, about, of the rows that are unpacked at once
 
 
 class UnfitTableError(ValueError):
-    """It is no table of plain values, or a larger one than any of nbrl's."""
+    """A file is no table of plain values, or larger than any table of nbrl's."""
 
 
 def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None) -> pa.Table:
@@ -37,7 +37,7 @@ def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None)
         value = _largest_value(file.metadata)
         if rows * value * max(1, file.metadata.num_columns) <= LARGEST:
             return file.read(columns=columns)
-        # A value that stands once in a file may be in each row: so not all are unpacked at once.
+        # A value that is once in a file may be in each row: so not all are unpacked at once.
         batches, size = list[pa.RecordBatch](), 0
         for batch in file.iter_batches(batch_size=min(rows, max(16, BATCH // value)), columns=columns):
             batches.append(batch)
@@ -79,7 +79,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _largest_value(metadata: pq.FileMetaData) -> int:
-    """Bytes that no value has more of: a value lies in one chunk of a column."""
+    """Return a number of bytes that no value has more of: a value lies in one chunk of a column."""
     chunks = (
         metadata.row_group(group).column(column).total_uncompressed_size
         for group in range(metadata.num_row_groups)

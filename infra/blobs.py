@@ -130,7 +130,7 @@ class LocalBlobs:
         for folder, below, names in os.walk(self.inside(prefix)):
             for name in [name for name in (*below, *names) if name.startswith(TEMPORARY)]:
                 path = Path(folder, name)
-                with contextlib.suppress(OSError):  # another process may delete it too; it is none of anybody's work
+                with contextlib.suppress(OSError):  # another process may delete it too; no process needs it
                     if path.lstat().st_mtime < latest:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
 

@@ -46,7 +46,7 @@ class CloudBlobs(ABC):
 
     @abstractmethod
     def _names(self, start: str) -> Iterator[str]:
-        """Names of the bucket's objects that start like this."""
+        """Yield the names of the bucket's objects that start like this."""
 
     @abstractmethod
     def _remove(self, names: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class CloudBlobs(ABC):
         return f"{self.root}/{key}" if key else self.root
 
     def _name(self, key: str) -> str:
-        """Name of an object within the bucket."""
+        """Return the name of an object within the bucket."""
         return self._path(key).partition("/")[2]
 
     def _patiently(self, request: Callable[[], T]) -> T:

@@ -35,7 +35,7 @@ SETUP = "run `make setup`"
 
 
 def faults(engine: EngineSettings) -> Iterator[tuple[str, str]]:
-    """Whatever is wrong with a machine that has GPUs, each with what to do."""
+    """Yield whatever is wrong with a machine that has GPUs, each with what to do."""
     for title, folder in (("nbrl's environment", _own()), (str(engine.environment), engine.folder)):
         cuda = _cuda(folder)
         if cuda is None:
@@ -80,11 +80,11 @@ class Check:
 
 
 class WrongError(Exception):
-    """`args`: what is wrong, how to fix it."""
+    """A check failed; `args` are what is wrong and how to fix it."""
 
 
 def checks(home: Home, engine: EngineSettings | None, storage: StorageSettings) -> Iterator[Check]:
-    """One check per part; one that fails or hangs does not affect the others. `engine` is None if none is to stand here."""
+    """Yield one check per part; one that fails or hangs does not affect the others. `engine` is None if none is to run here."""
     parts: dict[str, Callable[[], str]] = (
         {} if engine is None else {"engine": lambda: _engine(engine), "gpu": lambda: _gpu(engine)}
     )
@@ -158,7 +158,7 @@ def _ray() -> str:
 
 
 def shared_memory_mb() -> int:
-    """Return what is free of it on this machine."""
+    """Return the megabytes of shared memory that are free on this machine."""
     return shutil.disk_usage("/dev/shm").free >> 20
 
 

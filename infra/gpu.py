@@ -16,7 +16,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def gpus() -> int:
-    """Number of NVIDIA GPUs that this process may use."""
+    """Return the number of NVIDIA GPUs that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return 0
@@ -27,7 +27,7 @@ def gpus() -> int:
 
 @cache
 def memory_of_gpus() -> list[int]:
-    """Bytes of each GPU of this machine; of those whose driver does not say, what their names do."""
+    """Return the bytes of each GPU of this machine; where the driver does not report them, those that the GPU's name implies."""
     said = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
     found = [int(each) << 20 for each in said if each.isdecimal()]
     return found or [int(size) * 10**9 for size in re.findall(r"^GPU .*?\b(\d+) ?GB", nvidia_smi("-L"), re.MULTILINE)]
@@ -35,7 +35,7 @@ def memory_of_gpus() -> list[int]:
 
 @cache
 def nvidia_smi(*options: str) -> str:
-    """Return what it prints; nothing where it is not there."""
+    """Return the output of nvidia-smi; empty where it is missing."""
     try:
         return subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -43,7 +43,7 @@ def nvidia_smi(*options: str) -> str:
 
 
 def available_mb() -> int:
-    """Megabytes that new programs can have without swapping, as the system estimates it."""
+    """Return the megabytes that new programs can have without swapping, as the system estimates it."""
     return _available_bytes() >> 20
 
 
@@ -88,6 +88,6 @@ def computes_in_bfloat16() -> bool:
 
 
 def has_bfloat16(cpuinfo: str) -> bool:
-    """Return the same, of the text of /proc/cpuinfo."""
+    """Return the same from the text of /proc/cpuinfo."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     return flags is not None and not IN_BFLOAT16.isdisjoint(flags[1].split())

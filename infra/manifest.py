@@ -17,7 +17,7 @@ PARALLEL = 8
 
 
 def file_sha256(path: Path) -> str:
-    """Raises DamagedError for what is no regular file."""
+    """Return the SHA-256 of a file. Raises DamagedError if it is no regular file."""
     try:
         with opened(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -35,7 +35,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of all files in a folder, by name, without its manifest."""
+    """Return the SHA-256 of all files in a folder, by name, without its manifest."""
     names = _files(folder)
     with ThreadPoolExecutor(PARALLEL) as pool:
         return dict(zip(names, pool.map(lambda name: file_sha256(folder / name), names), strict=True))
@@ -54,7 +54,7 @@ def _flush(path: Path) -> None:
 
 
 def read_manifest(data: bytes, where: str) -> dict[str, str]:
-    """SHA-256 by relative name. Raises DamagedError if the manifest is invalid."""
+    """Return the SHA-256 by relative name. Raises DamagedError if the manifest is invalid."""
     try:
         manifest = json_value(data)
     except ValueError as error:
@@ -65,14 +65,14 @@ def read_manifest(data: bytes, where: str) -> dict[str, str]:
 
 
 def _is_entry(name: str, digest: object) -> bool:
-    """Return whether an entry of a manifest, which may be a stranger's, names a file below its folder."""
+    """Return whether an entry of a manifest, which may be hostile, names a file below its folder."""
     path = PurePosixPath(name)
     below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
     return isinstance(digest, str) and below and name == str(path)
 
 
 def part_digest(manifest: Mapping[str, str], below: str) -> str:
-    """SHA-256 over the names and digests of a folder's files `below` a part of it, by its manifest: no file is read."""
+    """Return the SHA-256 over names and digests of a folder's files `below` a part of it, by its manifest: no file is read."""
     part = {name: digest for name, digest in sorted(manifest.items()) if name.startswith(below)}
     return hashlib.sha256(json.dumps(part).encode()).hexdigest()
 
@@ -104,7 +104,7 @@ def check_whole(folder: Path) -> None:
 
 
 def _digest_of(path: Path) -> str:
-    """Empty where there is no such file."""
+    """Return the SHA-256 of a file; empty where there is none."""
     try:
         return file_sha256(path)
     except FileNotFoundError:

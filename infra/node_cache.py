@@ -1,8 +1,8 @@
-"""Folders of a storage on the disk of this machine: each is copied once, whoever on the machine needs it.
+"""Folders of a storage on the disk of this machine: each is copied once for all processes of the machine.
 
 A copy is named by the digest of its part of the manifest, so that one with that name holds that content; it is compared with the
-manifest when a process uses it for the first time. Who uses a copy holds a lease, a lock of the kernel that ends with its
-process; what nobody leases is deleted, the longest unused first, when a new copy makes the cache larger than its limit.
+manifest when a process uses it for the first time. A process that uses a copy holds a lease, a lock of the kernel that ends with
+it; a copy without a lease is deleted, the longest unused first, when a new copy makes the cache larger than its limit.
 """
 
 import fcntl
@@ -73,7 +73,7 @@ class NodeCache:
     def lease(self, storage: Storage, key: str, part: str = "") -> CopyLease:
         """Return the folder `key` of a storage, or only its subfolder `part`, as a folder of this machine.
 
-        Where the storage is a folder itself, that is the place. Raises MissingError and DamagedError too.
+        Where the storage is a folder itself, that folder is returned. Raises MissingError and DamagedError too.
         """
         if (local := storage.local_path(key)) is not None:
             return CopyLease(local)
@@ -82,7 +82,7 @@ class NodeCache:
         with self._on_disk(f"keep a copy of {storage.uri(key)}"):
             deadline = time.monotonic() + BUSY_S
             while True:
-                lock = self._locked(place, fcntl.LOCK_SH)  # waits for whoever fetches it
+                lock = self._locked(place, fcntl.LOCK_SH)  # waits for the process that fetches it
                 if self._whole(place, digest, part):
                     os.utime(place)
                     return CopyLease(place, lock)
@@ -112,7 +112,7 @@ class NodeCache:
             self._make_room(place)
 
     def _fetch(self, storage: Storage, key: str, place: Path, digest: str, part: str) -> None:
-        """Bring the copy, unless somebody else did meanwhile. Raises DamagedError if it is another one than was asked for."""
+        """Fetch the copy, unless another process did meanwhile. Raises DamagedError if it is not the one that was requested."""
         with self._exclusively(place):
             if self._whole(place, digest, part):
                 return
@@ -125,7 +125,7 @@ class NodeCache:
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
-        """An empty folder on the disk of the cache, deleted at the end; what killed processes left is deleted first."""
+        """Yield an empty folder on the disk of the cache, deleted at the end; what killed processes left is deleted first."""
         with ExitStack() as stack:
             with self._on_disk("make room for a checkpoint"):
                 folder = stack.enter_context(scratch(self._root / SCRATCH, name))
@@ -171,7 +171,7 @@ class NodeCache:
 
     @contextmanager
     def _exclusively(self, place: Path) -> Iterator[None]:
-        """Nobody else reads or changes the copy. What a killed process left of fetching it is deleted.
+        """Lock the copy: no other process reads or changes it. What a killed process left of fetching it is deleted.
 
         Raises BlockingIOError if it is in use.
         """
@@ -182,7 +182,9 @@ class NodeCache:
             yield
 
     def _locked(self, place: Path, how: int) -> IO[str]:
-        """Return the lock of a copy, as an open file that holds it. Raises BlockingIOError where it was not to be waited for."""
+        """Return the lock of a copy, as an open file that holds it. Raises BlockingIOError if it is taken and `how` does not
+        wait.
+        """
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             lock = place.with_name(f"{place.name}{LOCK}").open("w")
@@ -193,7 +195,7 @@ class NodeCache:
             except BaseException:
                 lock.close()
                 raise
-            lock.close()  # whoever held it deleted it with its copy
+            lock.close()  # its holder deleted it with its copy
 
     @contextmanager
     def _on_disk(self, what: str) -> Iterator[None]:
@@ -204,7 +206,7 @@ class NodeCache:
 
 
 def _identity(manifest: bytes, where: str, part: str) -> str:
-    """Return what names a copy of a folder with this manifest. Other parts may come and go: states do."""
+    """Return the name of a copy of a folder with this manifest. Other parts, such as states, may come and go."""
     return part_digest(read_manifest(manifest, where), f"{part}/") if part else sha256(manifest)
 
 
@@ -213,7 +215,7 @@ def _identity_in(folder: Path, part: str) -> str:
 
 
 def _named(lock: IO[str]) -> bool:
-    """Return whether the lock's file still has its name: who deletes a copy deletes its lock."""
+    """Return whether the lock's file still has its name: its lock is deleted with a copy."""
     try:
         return os.fstat(lock.fileno()).st_ino == os.stat(lock.name).st_ino
     except FileNotFoundError:

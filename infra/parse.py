@@ -1,5 +1,5 @@
-"""Parses JSON and YAML that others may have written: whatever is wrong with it is a ValueError, and none of it takes for ever.
-JSON objects may carry the digest of their own fields, so that damage is never read as other content.
+"""Parses JSON and YAML that may be hostile: any fault is a ValueError, and parsing is bounded. JSON objects may carry the digest
+of their own fields, so that damage is never read as other content.
 """
 
 import hashlib
@@ -27,9 +27,7 @@ def json_value(data: str | bytes) -> Any:
 
 
 def yaml_value(text: str | bytes) -> Any:
-    """Return the value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line
-    of words.
-    """
+    """Return the value of YAML of settings. Raises ValueError, in one line, for aliases, duplicate keys and any other fault."""
     if len(text) > YAML_BYTES:
         raise ValueError(f"it is longer than {YAML_BYTES >> 20} MB")
     try:
@@ -56,7 +54,7 @@ def as_settings(value: Any) -> Any:
         if isinstance(each, int) and each.bit_length() > BITS:
             raise ValueError(f"a number has more than {BITS} bits")
         if isinstance(each, str) and (found := NO_TEXT.search(each)):
-            raise ValueError(f"a text has the character {found[0]!r}, which stands for nothing")
+            raise ValueError(f"a text has the character {found[0]!r}, which no text may have")
         if isinstance(each, bytes):
             raise ValueError("a value is bytes; write text")
         if isinstance(each, dict):
@@ -67,7 +65,7 @@ def as_settings(value: Any) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML would take the last, and aliases, by which a few lines can mean millions.
+    """Refuses a duplicate key, where YAML would take the last, and aliases, by which a few lines can mean millions.
 
     `1:30` is a text, as in YAML 1.2, where YAML 1.1 takes it for a number to the base of 60.
     """
@@ -88,7 +86,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key.value, str):  # a key that is no scalar
                 continue
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
+                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is there twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -17,12 +17,14 @@ PART, DIGEST, ROW = "part", "sha256", "row"  # its columns: the key of a table, 
 
 
 def parts_of(index: "pa.Table") -> dict[str, str]:
-    """SHA-256 of each part by its key, in the order in which the index names them first."""
+    """Return the SHA-256 of each part by its key, in the order in which the index names them first."""
     return dict(zip(index[PART].to_pylist(), index[DIGEST].to_pylist(), strict=True))
 
 
 def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Table":
-    """The rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no columns."""
+    """Return the rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no
+    columns.
+    """
     import pyarrow as pa
 
     if lacking := {PART, DIGEST, ROW} - set(index.column_names):

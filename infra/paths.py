@@ -1,4 +1,4 @@
-"""Paths and files of this machine: paths as people write them, temporary folders, and files that others may have put there.
+"""Paths and files of this machine: paths as people write them, temporary folders, and files that may be hostile.
 
 Of temporary folders those that killed processes left are deleted with the next one beside them. A process that uses one holds a
 lock of the kernel, which ends with it, so that no other deletes it, also where several machines share a home.
@@ -37,7 +37,7 @@ def expanded(path: str | Path) -> Path:
 
 @contextmanager
 def scratch(parent: Path, name: str) -> Iterator[Path]:
-    """An empty folder below `parent`, deleted at the end. Raises OSError if it cannot be made."""
+    """Yield an empty folder below `parent`, deleted at the end. Raises OSError if it cannot be made."""
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.glob(f"*{LOCK}"):
         _sweep(left)
@@ -85,7 +85,7 @@ def content(path: Path, most: int = TEXT_BYTES) -> bytes:
 
 
 def check_no_link(path: Path, root: Path) -> None:
-    """Raises NotRegularError if the path, or a folder between it and `root`, is a link: it would lead out of there."""
+    """Raises NotRegularError if the path, or a folder between it and `root`, is a link: it would lead elsewhere."""
     for each in (path, *path.parents):
         if each == root or root not in each.parents:
             return

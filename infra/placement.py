@@ -24,7 +24,7 @@ Resources = Annotated[
 
 
 def for_sandboxes(machines: Sequence[Mapping[str, Any]], wanted: Resources) -> list[str]:
-    """Ids of the machines, of those that `ray.nodes` tells, where runners that take `wanted` may stand.
+    """Return the ids of the machines, of those that `ray.nodes` reports, where runners that take `wanted` may run.
 
     Where they take nothing, that is machines without a GPU, or all if each has some: sandboxes would take engines their cores.
     """
@@ -35,5 +35,5 @@ def for_sandboxes(machines: Sequence[Mapping[str, Any]], wanted: Resources) -> l
 
 
 def offers(machine: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
-    """Whether a machine with these resources in all can hold something that takes `wanted`."""
+    """Return whether a machine with these resources in all can hold something that takes `wanted`."""
     return all(machine.get(name, 0) >= amount for name, amount in wanted.items())

@@ -35,7 +35,7 @@ SERVER = {
 }
 
 # Settings of every process that runs flows, here or below a worker. Prefect reads them when it is imported. The lines of a flow
-# go to the server alone, for the process prints them itself. What fails is told once, by the command; its state keeps the reason.
+# go to the server alone, for the process prints them itself. The command reports a failure once; its state keeps the reason.
 CLIENT = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a short flow ends before all its events are sent
@@ -60,7 +60,7 @@ class PrefectServer:
         self.owned = share.owned
 
     def stop(self) -> None:
-        """Release the share; if nobody else has one, end the server and wait for it."""
+        """Release the share; if it was the last, end the server and wait for it."""
         self._share.leave()
 
     @contextmanager

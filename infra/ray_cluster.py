@@ -1,9 +1,10 @@
 """Ray for this process: a cluster of our own on this machine, or one that exists.
 
 Our own cluster runs under a keeper and is joined by address, so that no raylet, agent or worker outlives us, kill -9 included.
-Ray's servers listen on every interface, whatever address they are given, and run the code of whoever may connect: ours ask for
-a token that is drawn anew for each cluster and lies in a file that only its owner can read. A cluster that is joined keeps its
-own way of authentication, which Ray reads from RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH and ~/.ray/auth_token.
+Ray's servers listen on every interface, whatever address they are given, and run the code of every process that may connect: ours
+ask for a token that is drawn anew for each cluster and lies in a file that only its owner can read. A cluster that is joined
+keeps its own way of authentication, which Ray reads from RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH and
+~/.ray/auth_token.
 """
 
 import asyncio
@@ -154,7 +155,7 @@ def give_back_sigterm() -> None:
 
 
 def check() -> None:
-    """Raises ServerError once our own cluster has ended, as it does a second after one of its servers: no call would say so."""
+    """Raises ServerError once our own cluster has ended, as it does a second after one of its servers: calls would wait."""
     if _child is not None and not _child.alive:
         deaths = [
             f"its {found[1]} ended: {in_words(int(found[2]))}" for found in map(DEATH.search, _child.log_tail(1000)) if found
@@ -189,7 +190,9 @@ def stop() -> None:
 
 
 def _draw_token(folder: Path) -> None:
-    """A token in a `folder` of this user alone, named in the environment of this process and of all that it starts."""
+    """Write a new token into a `folder` of this user alone, named in the environment of this process and of all that it
+    starts.
+    """
     file = folder / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token:
         token.write(secrets.token_hex(32))
@@ -198,7 +201,7 @@ def _draw_token(folder: Path) -> None:
 
 
 def _read_token() -> None:
-    """Let Ray read mode and token again: it did when it was imported, which may have been before they were drawn."""
+    """Let Ray read mode and token again: it was perhaps imported before they were drawn."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled
 
     Config.initialize("")
@@ -240,7 +243,7 @@ def check_address(address: str) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Folders of clusters whose owner was killed."""
+    """Remove folders of clusters whose owner was killed."""
     for folder in TEMPORARY.glob(f"{PREFIX}*"):
         if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
             shutil.rmtree(folder, ignore_errors=True)

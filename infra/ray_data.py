@@ -17,7 +17,7 @@ LOGGER = logging.getLogger("ray.data")
 
 
 class _NoStatistics:
-    """In place of Ray Data's actor that keeps figures of maps for a dashboard: its process would take each start seconds."""
+    """Replaces Ray Data's actor that keeps figures of maps for a dashboard: its process would take each start seconds."""
 
     def __getattr__(self, name: str) -> "_NoStatistics":
         return self
@@ -29,7 +29,7 @@ stats.get_or_create_stats_actor = _NoStatistics  # type: ignore[assignment]
 
 
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
-    """`function(table, *arguments)` of every table as plain Ray Data tasks; the results in one table, order kept.
+    """Return `function(table, *arguments)` of every table as plain Ray Data tasks; the results in one table, order kept.
 
     One task a table. The function is sent by name, so its module should import quickly. What it raises is raised here, as it
     was raised there.
@@ -57,7 +57,8 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
 def here() -> dict[str, str]:
     """Return a label selector with which tasks and actors run on the machine of this process.
 
-    So no other machine's death takes what only waits or hands on: a task on a machine that falls silent is missed after minutes.
+    So the death of another machine does not affect actors that only wait or pass on: a task on a machine that falls silent is
+    missed after minutes.
     """
     return {NODE: ray.get_runtime_context().get_node_id()}
 

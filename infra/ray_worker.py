@@ -10,8 +10,8 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def setup(variables: Mapping[str, str]) -> Callable[[], None]:
-    """A function for Ray's `worker_process_setup_hook`. It travels as code: what a runtime environment names as variables stands
-    in Ray's logs, and among these may be keys.
+    """Return a function for Ray's `worker_process_setup_hook`. It travels as code: the variables of a runtime environment are in
+    Ray's logs, and among these may be keys.
     """
     given = dict(variables)
 
@@ -34,7 +34,7 @@ def name_interfaces() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface with this address, if this machine has one."""
+    """Return the network interface with this address, if this machine has one."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.family in (socket.AF_INET, socket.AF_INET6) and each.address == address for each in addresses):
             return name

@@ -121,7 +121,7 @@ class GsBlobs(CloudBlobs):
 class AzureBlobs(CloudBlobs):
     """`root` is `container/prefix`. Account and credentials come from the AZURE_STORAGE_* variables.
 
-    What takes adlfs several requests, or a minute of tries of its own, goes to the client of Azure that it opened.
+    Operations that take adlfs several requests, or a minute of tries of its own, use the client of Azure that it opened.
     """
 
     scheme, package, extra, batch = "az", "adlfs", "az", 50
@@ -177,7 +177,9 @@ class AzureBlobs(CloudBlobs):
         yield from self._ask(named)
 
     def _remove(self, names: Sequence[str]) -> None:
-        """One request for each, all at once: a batch of Azure's is not understood by every server that speaks its protocol."""
+        """Delete with one request for each object, all at once: a batch of Azure's is not understood by every server that speaks
+        its protocol.
+        """
         from azure.core.exceptions import ResourceNotFoundError
 
         async def removed(container: Any) -> list[BaseException | None]:

@@ -32,7 +32,7 @@ from nbrl.infra.s3_blobs import AzureBlobs, GsBlobs, S3Blobs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-UNFINISHED_S = 3600.0  # what nobody has written to for so long is no write in progress
+UNFINISHED_S = 3600.0  # a file without a write for so long is no write in progress
 PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
@@ -74,11 +74,11 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether the root is a folder of this machine."""
+        """Return whether the root is a folder of this machine."""
         return isinstance(self._blobs, LocalBlobs)
 
     def read_bytes(self, key: str, digest: str = "") -> bytes:
-        """Return the object. Raises MissingError, and DamagedError where its SHA-256 is not `digest`, when one is given."""
+        """Return the object. Raises MissingError, and DamagedError if a `digest` is given and is not its SHA-256."""
         key = _checked(key)
         with self._named("read", key):
             try:
@@ -108,7 +108,7 @@ class Storage:
             return self._blobs.create(key, data)
 
     def creates_once(self) -> bool:
-        """Write a probe and take it away again. Returns whether the server keeps what is there: not every one does.
+        """Write a probe and remove it. Returns whether the server keeps an existing object: not every one does.
 
         Raises StorageError when nothing can be written.
         """
@@ -133,7 +133,9 @@ class Storage:
             return self._blobs.list(prefix)
 
     def sizes(self, prefix: str) -> dict[str, int] | None:
-        """Bytes of all objects below the folder `prefix`, by key; None in a cloud, where it would take a request for each."""
+        """Return the bytes of all objects below the folder `prefix`, by key; None in a cloud, where it would take a request for
+        each.
+        """
         if not isinstance(self._blobs, LocalBlobs):
             return None
         found: dict[str, int] = {}
@@ -184,9 +186,8 @@ class Storage:
             return self._blobs.inside(_checked(key))
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
-        """As `read_bytes`, read as Parquet. Raises DamagedError where it is none.
-
-        Where the key is that of an index, the table that lies in the parts which it names.
+        """Read a table of Parquet, from its parts if the key is that of an index. Raises as `read_bytes`, and DamagedError for no
+        table.
         """
         return joined(self.read_index(key, digest), self._parquet) if key.endswith(INDEX) else self._parquet(key, digest)
 
@@ -219,11 +220,11 @@ class Storage:
         return unseal(self.read_bytes(key), self.uri(key))
 
     def write_json(self, key: str, fields: dict[str, Any]) -> str:
-        """As `write_bytes`."""
+        """Write fields as JSON with their digest, as `write_bytes` does."""
         return self.write_bytes(key, seal(fields))
 
     def create_json(self, key: str, fields: dict[str, Any]) -> bool:
-        """As `create_bytes`."""
+        """Create fields as JSON with their digest, as `create_bytes` does."""
         return self.create_bytes(key, seal(fields))
 
     def write_table(self, key: str, table: "pa.Table") -> str:
@@ -231,14 +232,14 @@ class Storage:
         return self.write_bytes(key, encode(table))
 
     def read_manifest(self, prefix: str) -> dict[str, str]:
-        """SHA-256 of all files of a stored folder, by name. Raises MissingError and DamagedError."""
+        """Return the SHA-256 of all files of a stored folder, by name. Raises MissingError and DamagedError."""
         key = f"{_checked(prefix)}/{MANIFEST}"
         return read_manifest(self.read_bytes(key), self.uri(key))
 
     def upload_part(self, source: Path, prefix: str) -> dict[str, str]:
         """Copy a folder's files below `prefix`, where others store further parts; returns the SHA-256 of each by its name.
 
-        The folder exists once somebody writes its manifest, of all parts.
+        The folder exists once its manifest, of all parts, is written.
         """
         digests, below = digests_of(source), _checked(prefix)
         with ThreadPoolExecutor(PARALLEL) as pool, self._named("store", below):
@@ -280,7 +281,7 @@ class Storage:
 
 
 def _blobs(root: str, patience_s: float) -> Blobs:
-    """Raises StorageError for a root of no known kind, and for one whose package is not installed."""
+    """Return the blobs of a root. Raises StorageError for one of no known kind, or whose package is not installed."""
     scheme, separator, rest = root.partition("://")
     if not separator:
         return LocalBlobs(expanded(root))

@@ -91,9 +91,9 @@ class Tracking:
 
     @cached_property
     def experiment_id(self) -> str:
-        """The experiment, which is created where there is none, and restored where it was deleted.
+        """Return the id of the experiment, which is created where there is none, and restored where it was deleted.
 
-        It opens on training runs unless somebody chose otherwise.
+        It opens on training runs unless a user chose otherwise.
         """
         client = self.client  # which takes the same lock
         with self._home.lock("mlflow"):
@@ -166,7 +166,7 @@ class Tracking:
         return "" if run is None else str(run.info.run_id)
 
     def adopt(self, tags: Mapping[str, str]) -> None:
-        """Put all runs with these tags below this one."""
+        """Make all runs with these tags children of this one."""
         wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
         for run in self.client.search_runs([self.experiment_id], wanted):
             if run.data.tags.get(PARENT) != self.run_id:
@@ -185,7 +185,7 @@ class Tracking:
         self.client.set_tag(self.run_id, name, value)
 
     def history(self, metric: str) -> list[tuple[int, float]]:
-        """Steps and values of a metric of the run."""
+        """Return steps and values of a metric of the run."""
         return [(point.step, point.value) for point in self.client.get_metric_history(self.run_id, metric)]
 
     def log_metrics(

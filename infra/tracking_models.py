@@ -80,7 +80,7 @@ class Models:
         self._tracking.client.log_outputs(self._tracking.run_id, [LoggedModelOutput(model, step)])
 
     def place(self, model: LoggedModel, uri: str, deleted: bool) -> LoggedModel:
-        """Say of a logged model where its files are, or were before they were deleted; its metrics stay either way."""
+        """Record where a logged model's files are, or were before they were deleted; its metrics stay either way."""
         new = ({URI: uri} if uri != model.uri else {}) | ({DELETED: "true"} if deleted and not model.deleted else {})
         if new:
             self._tracking.client.set_logged_model_tags(model.id, new)
@@ -128,7 +128,7 @@ class Models:
         self._tracking.client.set_model_version_tag(registered, number, name, value)
 
     def place_version(self, registered: str, version: Version, uri: str, deleted: bool, about: str) -> None:
-        """Say of a version where its files are, in its description too, or were before they were deleted."""
+        """Record where a version's files are, or were before they were deleted, in its description too."""
         client = self._tracking.client
         if version.tags.get(URI) != uri:
             client.update_model_version(registered, version.number, about)

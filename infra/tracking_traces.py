@@ -36,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Assessments:
-    """What a trace should have answered, by name, and the feedback on what it did."""
+    """Expected answers of a trace, by name, and the feedback on its actual ones."""
 
     expected: Mapping[str, Any] = field(default_factory=dict)
     feedback: Mapping[str, float | bool | str] = field(default_factory=dict)
@@ -142,12 +142,12 @@ class Datasets:
         self._tracking = tracking
 
     def names(self) -> set[str]:
-        """Return the names of those that the run has."""
+        """Return the names of the inputs that the run has."""
         run = self._tracking.client.get_run(self._tracking.run_id)
         return {str(each.dataset.name) for each in run.inputs.dataset_inputs} if run.inputs else set()
 
     def log(self, datasets: Sequence[Dataset]) -> None:
-        """Log them; those that the run has are not added again."""
+        """Log inputs; those that the run has are not added again."""
         from mlflow.entities import Dataset as Entity
         from mlflow.entities import DatasetInput, InputTag
 

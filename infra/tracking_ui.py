@@ -1,4 +1,4 @@
-"""Serves MLflow's pages over the books of a home."""
+"""Serves MLflow's pages over the database of a home."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ class MlflowPages:
 
     @property
     def runs(self) -> str:
-        """The page to open: the runs of the default experiment, if there is one, else the first page.
+        """Return the page to open: the runs of the default experiment, if there is one, else the first page.
 
         The address asks for the mode for training: MLflow opens in that for agents, whatever an experiment's tag says.
         """

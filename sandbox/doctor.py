@@ -66,7 +66,7 @@ async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
 
 
 def _protections(settings: SandboxSettings) -> list[Check]:
-    """One check per protection: present, missing but not required (which works), or required and missing."""
+    """Return one check for each protection: present, missing but not required (which works), or required and missing."""
     try:
         missing = asyncio.run(_lacking(settings))
     except (SandboxError, OSError) as error:
@@ -85,7 +85,7 @@ def _protections(settings: SandboxSettings) -> list[Check]:
 
 
 def boundary() -> list[Check]:
-    """Return the quick checks of whether there is a boundary at all, without starting a kernel."""
+    """Return the quick checks that there is a boundary at all, without starting a kernel."""
     return [_bubblewrap(), _namespaces()]
 
 

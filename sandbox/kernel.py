@@ -61,7 +61,7 @@ class SandboxKernel:
 
     @property
     def alive(self) -> bool:
-        """Whether cells can still run."""
+        """Return whether cells can still run."""
         return not self._process.gone.is_set()
 
     async def ready(self) -> None:
@@ -168,7 +168,7 @@ class SandboxKernel:
             self._cell.idle.set()
 
     def _on_break(self) -> None:
-        """The kernel closed its connection or broke the protocol: it is killed."""
+        """Kill the kernel: it closed its connection or broke the protocol."""
         self._process.send_signal(signal.SIGKILL)
 
     def _receive(self, message: KernelMessage) -> None:

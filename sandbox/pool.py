@@ -1,4 +1,4 @@
-"""Provides clean kernels: a few are kept warm, each is handed out once and killed after use."""
+"""Provides clean kernels: a few are kept warm, each serves one trajectory and is killed after use."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -34,8 +34,8 @@ class _CleanKernel:
 class KernelPool:
     """An async context manager that owns every kernel it started and ends all of them at its exit.
 
-    `prelude` is trusted code that has run in each kernel before it is handed out; in the zygote it runs only once. It may
-    define anything, but has no tools yet: `host_call` answers only after the kernel is handed out.
+    `prelude` is trusted code that has run in each kernel before it is given to a trajectory; in the zygote it runs only once. It
+    may define anything, but has no tools yet: `host_call` answers only once the kernel is in use.
     """
 
     def __init__(self, settings: SandboxSettings, *, prelude: str = "") -> None:
@@ -72,7 +72,7 @@ class KernelPool:
 
     @asynccontextmanager
     async def kernel(self, tools: Mapping[str, CallHandler] | None = None) -> AsyncIterator[SandboxKernel]:
-        """A clean kernel for one trajectory, which may call `tools` and nothing else; it is killed at the end."""
+        """Yield a clean kernel for one trajectory, which may call `tools` and nothing else; it is killed at the end."""
         clean = await self._take()
         clean.kernel.host_calls.tools = tools or {}
         self._out.add(clean)

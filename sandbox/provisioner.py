@@ -78,7 +78,7 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         await self.kill(restart)
 
     def resolve_path(self, path: str) -> str | None:
-        """No path inside is a path of the host."""
+        """Return the path of the host for one inside: always None."""
         return None
 
 

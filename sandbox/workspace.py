@@ -149,7 +149,7 @@ def _shown(path: bytes) -> str:
 
 
 def _walk(top: int) -> Iterator[tuple[bytes, str | None]]:
-    """Paths below the folder `top`, with the reason why one is not a file to be read."""
+    """Yield paths below the folder `top`, with the reason why one is not a file to be read."""
     waiting = [b""]
     seen = 0
     while waiting:

@@ -23,7 +23,7 @@ BUDGET_TOKENS = 64
 
 
 def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None) -> str:
-    """Notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter."""
+    """Return notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter."""
     notes = state.notepad.render()
     if note_chars is not None:
         notes = cut_middle(notes, note_chars)
@@ -32,7 +32,9 @@ def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int
 
 
 def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
-    """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
+    """Return the number of tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after
+    it.
+    """
     top = tokenizer.message("system", system.text, tags=system.tags) + tokenizer.message("user", "", after="system")
     prompt = len(top) + len(tokenizer.message("user", render_tail(State(), settings.max_steps, 0), after="user"))
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
@@ -72,10 +74,10 @@ def _opening(tokenizer: Renderer, role: Role, text: str, tags: tuple[Span, ...] 
 class Context:
     """The message tree of one episode and the view of it that the policy has.
 
-    `view` holds the cells and summaries that stand between the task and the tail. `ask` trims it when the prompt would not fit,
-    brings the tree to it and hangs this step's tail off it; `sampled` hangs the action off the tail; `observe` adds the cell to
-    the view. Nodes are never changed: after a trim the path branches off behind the last message that both views share.
-    Invariant: every prompt and the room after it are within `context_tokens`.
+    `view` holds the cells and summaries between the task and the tail. `ask` trims it when the prompt would not fit, extends the
+    tree to it and appends this step's tail; `sampled` appends the action to the tail; `observe` adds the cell to the view. Nodes
+    are never changed: after a trim the path branches off behind the last message that both views share. Invariant: every prompt
+    and the room after it are within `context_tokens`.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Context:
         self._summarised = False
         # A notepad whose tail did not fit, and how many tokens a tail with it has at least: many views may be tried with it.
         self._long: tuple[NotepadState | None, int] = (None, 0)
-        self._untold: list[tuple[int, str, str, str]] = []
+        self._unsent: list[tuple[int, str, str, str]] = []
 
     @property
     def nodes(self) -> list[Node]:
@@ -167,8 +169,9 @@ class Context:
         return None
 
     def _smaller(self) -> Iterator[list[Shown]]:
-        """Views in the order in which they are tried: what is kept and fewer and fewer last steps, then less and less of the
-        former, oldest first."""
+        """Yield views in the order in which they are tried: what is kept and fewer and fewer last steps, then less and less of
+        the former, oldest first.
+        """
         kept = [shown for shown in self._view if shown.pinned or (shown.summary and self._settings.trim == "soft")]
         recent = [shown for shown in self._recent() if shown not in kept]
         for skipped in range(len(recent) + 1):
@@ -181,7 +184,7 @@ class Context:
         return self._view[max(0, len(self._view) - self._settings.keep_steps) :]
 
     def _ask_summary(self, step: int, steps_left: int, state: State) -> Ask | None:
-        """Ask for a summary of what leaves, in view of as much as fits: the last steps give way first, then the oldest.
+        """Ask for a summary of what leaves, with as much in view as fits: the last steps are left out first, then the oldest.
 
         None when no cell would leave or nothing fits.
         """
@@ -199,7 +202,7 @@ class Context:
     def summarised(self, step: int, text: str) -> str:
         """Replace what leaves by the policy's summary; return the text as shown, or empty if there was none.
 
-        It is asked for once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
+        A summary is requested once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
         """
         self._summarised = True
         seen = [shown for shown, _ in self._path if shown in self._leaving]
@@ -224,7 +227,7 @@ class Context:
 
     def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> MessageTokens:
         message = Message("user", text, images, tag)
-        # An observation stands after its action, a summary after the task, an observation or another summary.
+        # An observation comes after its action, a summary after the task, an observation or another summary.
         ids = self._tokenizer.message("user", message.text, after="assistant" if kind == "observation" else "user")
         return MessageTokens(kind, array("i", ids + self._tokenizer.pictures(images)), message)
 
@@ -251,15 +254,15 @@ class Context:
         )
         images = tuple(output.image for output in step.outputs if output.image)
         cell.parts = (action, self._part("observation", text, "output", images))
-        self._untold.append((cell.cells[0], step.think, step.code, step.observation))
+        self._unsent.append((cell.cells[0], step.think, step.code, step.observation))
         self._summarised = False
 
-    def told(self) -> str:
-        """Return what is sent to the kernel with the next cell: its number, the view, and the cells that were not sent before."""
+    def kernel_message(self) -> str:
+        """Return the message to the kernel with the next cell: its number, the view, and the cells that were not sent before."""
         view = [
             {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
             for shown in self._view
         ]
-        message = json.dumps({"now": len(self._cells), "view": view, "history": self._untold})
-        self._untold = []
+        message = json.dumps({"now": len(self._cells), "view": view, "history": self._unsent})
+        self._unsent = []
         return message

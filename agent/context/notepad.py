@@ -83,7 +83,7 @@ def notes(recorded: str) -> str:
 
 
 class State(_Part):
-    """What a kernel reports after a cell of its notepad and its answer."""
+    """A kernel's report after a cell: its notepad and its answer."""
 
     answer: str | None = None
     notepad: NotepadState = Field(default_factory=NotepadState)
@@ -98,7 +98,7 @@ def read_state(reported: Any, previous: State) -> State:
     """Return the kernel's report if it is valid, else the previous state: a cell that breaks its notepad keeps the old one in
     view.
 
-    What it asks of the context is not looked at here (nbrl.agent.context.view.read_requests).
+    Its requests to change the context are read by nbrl.agent.context.view.read_requests.
     """
     try:
         fields = {key: value for key, value in reported.items() if key != "requests"} if isinstance(reported, dict) else reported

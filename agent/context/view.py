@@ -27,7 +27,7 @@ class MessageTokens:
 
 @dataclass(slots=True, eq=False)
 class Shown:
-    """A cell, or a summary that stands for `cells`: their numbers, ascending. `step` is the step that made it."""
+    """A cell, or a summary in place of `cells`: their numbers, ascending. `step` is the step that made it."""
 
     cells: tuple[int, ...]
     step: int
@@ -80,7 +80,7 @@ def place(view: list[Shown], shown: Shown) -> None:
 
 
 class Editor:
-    """Applies requests to a view. `every` are all cells by number; `summary` makes what stands for cells."""
+    """Applies requests to a view. `every` are all cells by number; `summary` makes the parts of a summary."""
 
     def __init__(
         self, view: Sequence[Shown], every: Sequence[Shown], summary: Callable[[tuple[int, ...], str], Shown | None]

@@ -29,7 +29,7 @@ def usable_key(variable: str | None) -> str:
 
 
 def model_client(base_url: str, key: str, connections: int, timeout_s: float) -> httpx.AsyncClient:
-    """Return a client for at most `connections` requests at once. No proxy stands between this machine and itself."""
+    """Return a client for at most `connections` requests at once. Requests of this machine to itself use no proxy."""
     return httpx.AsyncClient(
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=timeout_s,
@@ -86,7 +86,7 @@ class _Unpacker:
 
 
 def retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a Retry-After header requests, as a number or a date; None without a valid one."""
+    """Return the seconds that a Retry-After header requests, as a number or a date; None without a valid one."""
     if header is None:
         return None
     try:
@@ -109,7 +109,9 @@ class Retry:
         self.tries = 1
 
     def next_wait(self, wanted: float | None) -> float | None:
-        """Seconds before the next try, `wanted` if the server requests it; None if the budget is used up or the wait too long."""
+        """Return the seconds before the next try, `wanted` if the server requests it; None if the budget is used up or the wait
+        too long.
+        """
         if self._left <= 0 or (wanted is not None and not wanted <= self._longest):
             return None
         wait = min(self._longest, FIRST_WAIT_S * 2 ** (self.tries - 1)) * (1 - self._chance() / 2) if wanted is None else wanted

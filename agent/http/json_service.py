@@ -25,8 +25,8 @@ class ServiceError(Exception):
 class Service:
     """`post` asks below `base_url`. The key is read from the environment variable `variable` at each call.
 
-    Without a `variable` no key is sent; when it is not set and `optional`, neither. The key goes into `header` after `prefix`.
-    It never comes back: no error quotes an answer in which the key could stand, and from answers it is removed.
+    Without a `variable` no key is sent; when it is not set and `optional`, neither. The key goes into `header` after `prefix`. It
+    never comes back: no error quotes an answer that could contain the key, and it is removed from answers.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Service:
 
 
 def without(answer: Any, secrets: dict[str, str]) -> Any:
-    """JSON in which each secret, however it was escaped, is replaced. Raises ValueError or RecursionError."""
+    """Return JSON in which each secret, however it was escaped, is replaced. Raises ValueError or RecursionError."""
     text = json.dumps(answer)
     for secret, name in secrets.items():
         if secret:
@@ -119,7 +119,7 @@ def without(answer: Any, secrets: dict[str, str]) -> Any:
 
 
 class ChatModel:
-    """POST /chat/completions."""
+    """A model behind POST /chat/completions."""
 
     def __init__(self, base_url: str, name: str, variable: str | None, max_tokens: int, timeout_s: float) -> None:
         self.service = Service("the model behind the tool", base_url, variable=variable, timeout_s=timeout_s)

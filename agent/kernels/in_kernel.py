@@ -143,7 +143,7 @@ class History:
         self._cells: dict[int, Cell] = {}
 
     def _all(self) -> list[Cell]:
-        _nbrl_state._listen()
+        _nbrl_state._receive_now()
         return [self._cells[number] for number in sorted(self._cells)]
 
     def __getitem__(self, number):  # type: ignore[no-untyped-def]
@@ -194,11 +194,11 @@ class CellContext:
     @property
     def cells(self) -> list[int]:
         """The numbers of the cells in view."""
-        _nbrl_state._listen()
+        _nbrl_state._receive_now()
         return [number for shown in _nbrl_state.view for number in shown["cells"]]
 
     def __repr__(self) -> str:
-        _nbrl_state._listen()
+        _nbrl_state._receive_now()
         lines = []
         for shown in _nbrl_state.view:
             numbers, summary = shown["cells"], shown["summary"]
@@ -222,37 +222,37 @@ def _numbers(cells: object) -> list[int]:
 
 
 class _State:
-    """Travels back with each cell's reply as application/json, and hears from the host with each request."""
+    """Sent back with each cell's reply as application/json; each request brings a message of the host."""
 
     def __init__(self) -> None:
         self.answer: str | None = None
         self.requests: list[dict] = []
         self.view: list[dict] = []
-        self.now, self._heard, self._said = 0, "", ""
+        self.now, self._received, self._read = 0, "", ""
         self._notepad, self._history = notepad, history
 
-    def hear(self, told: str):  # type: ignore[no-untyped-def]
-        """What the host sends with a cell, as JSON: the cell's number, what is in view, cells that have become history."""
-        if told != self._heard:
-            news = json.loads(told)
-            self._heard, self.requests = told, []
+    def receive(self, message: str):  # type: ignore[no-untyped-def]
+        """Take the host's message with a cell, as JSON: the cell's number, what is in view, cells that have become history."""
+        if message != self._received:
+            news = json.loads(message)
+            self._received, self.requests = message, []
             self.now, self.view = news["now"], news["view"]
             for number, *record in news["history"]:
                 self._history._cells[number] = Cell(number, *record)
         return self
 
-    def _listen(self) -> None:
-        """Hear at once: Jupyter evaluates the host's expression after the cell, and the cell wants to know now."""
+    def _receive_now(self) -> None:
+        """Take the message at once: Jupyter evaluates the host's expression after the cell, and the cell needs it now."""
         try:
-            said = get_ipython().get_parent()["content"]["user_expressions"]["state"]  # type: ignore[name-defined]
-            if said != self._said:
-                eval(said)
-                self._said = said
+            expression = get_ipython().get_parent()["content"]["user_expressions"]["state"]  # type: ignore[name-defined]
+            if expression != self._read:
+                eval(expression)
+                self._read = expression
         except Exception:
-            return  # no Jupyter here: the host has told already
+            return  # no Jupyter here: the message came before the cell
 
     def _ask(self, what: str, cells: object, text: str = "") -> None:
-        self._listen()
+        self._receive_now()
         numbers = _numbers(cells)
         wrong = [number for number in numbers if not 0 <= number <= self.now]
         if wrong or not numbers:

@@ -36,12 +36,12 @@ class InlineKernel:
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
-        return await asyncio.to_thread(self._run, code, told)
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
+        return await asyncio.to_thread(self._run, code, message)
 
-    def _run(self, code: str, told: str) -> CellResult:
+    def _run(self, code: str, message: str) -> CellResult:
         self._printed = io.StringIO()
-        self._state(told)
+        self._state(message)
         outputs: list[Output] = []
         try:
             tree = ast.parse(code)
@@ -60,11 +60,11 @@ class InlineKernel:
             outputs.insert(0, Output(kind="stream", text=self._printed.getvalue()))
         if error is not None:
             outputs.append(error)
-        return CellResult("error" if error else "ok", outputs, self._state(told))
+        return CellResult("error" if error else "ok", outputs, self._state(message))
 
-    def _state(self, told: str) -> Any:
+    def _state(self, message: str) -> Any:
         """Return the state as it would travel, or None where a cell has broken it."""
         try:
-            return json.loads(json.dumps(eval(state_expression(told), self._namespace)._repr_json_()))
+            return json.loads(json.dumps(eval(state_expression(message), self._namespace)._repr_json_()))
         except Exception:
             return None

@@ -26,7 +26,7 @@ _EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])
 
 
 def prelude(tools: Iterable[Tool]) -> str:
-    """Kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools.
+    """Return kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools.
 
     The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
     """
@@ -34,13 +34,13 @@ def prelude(tools: Iterable[Tool]) -> str:
     return _built_in(source, "<nbrl>", NAMES, CAPS) + definitions(tools)
 
 
-def state_expression(told: str) -> str:
-    """Return what to evaluate after a cell: the state, once it has heard what `Context.told` of nbrl.agent.context gave."""
-    return f"{STATE_EXPRESSION}.hear({told!r})" if told else STATE_EXPRESSION
+def state_expression(message: str) -> str:
+    """Return the expression to evaluate after a cell: the state, once it has the `message` of `Context.kernel_message`."""
+    return f"{STATE_EXPRESSION}.receive({message!r})" if message else STATE_EXPRESSION
 
 
 def functions(tools: Iterable[Tool]) -> str:
-    """Kernel source of the tools alone: a function each, with signature, defaults and docstring.
+    """Return kernel source of the tools alone: a function each, with signature, defaults and docstring.
 
     Names are checked and all else is written by `repr`, so nothing a tool says of itself can run. Raises ToolError for a name.
     """
@@ -48,13 +48,13 @@ def functions(tools: Iterable[Tool]) -> str:
 
 
 def definitions(tools: Iterable[Tool]) -> str:
-    """Kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
+    """Return kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
     tools = list(tools)
     return _built_in(functions(tools), "<tools>", tuple(tool.name for tool in tools), {})
 
 
 def _built_in(source: str, file: str, names: tuple[str, ...], given: dict[str, Any]) -> str:
-    """Code that runs `source` in a namespace of its own and makes `names` of it builtins.
+    """Return code that runs `source` in a namespace of its own and makes `names` of it builtins.
 
     A cell that takes such a name for a variable has it back when it deletes that, or all it defined.
     """

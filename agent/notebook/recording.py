@@ -1,6 +1,6 @@
 """A saved trajectory, written as JSON and read again, from that or from the notebook of `write`.
 
-A notebook holds all of it but the token ids. Cells may have been edited since; what stands in it now is what is read.
+A notebook holds all of it but the token ids. Cells may have been edited since; what is in it now is read.
 """
 
 import base64
@@ -78,7 +78,7 @@ def _step(cell: NotebookNode) -> Step:
     step = Step.model_validate({**fields, "notepad": json.dumps(facts["notepad"])})
     if cell.cell_type == "code":
         step.code = cell.source
-        # Notices of the notebook's own stand on stderr; `observe` says the same in its words.
+        # Notices of the notebook's own are on stderr; `observe` says the same in its words.
         step.outputs = [_output(output) for output in cell.outputs if output.get("name") != "stderr"]
         status = "ok" if step.cell_status == "none" else step.cell_status
         step.observation = observe(CellResult(status, step.outputs))

@@ -33,9 +33,9 @@ _MATHS = re.compile(r"[$\\]")
 def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -> NotebookNode:
     """Return a valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
 
-    Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first stands in
-    the metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's
-    last cell. `nbrl.agent.notebook.recording` reads it again.
+    Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first is in the
+    metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's last
+    cell. `nbrl.agent.notebook.recording` reads it again.
     """
     rewards = rewards or {}
     steps = rewards.get("step_rewards") or [None] * len(trajectory.steps)
@@ -58,7 +58,7 @@ def written(made: NotebookNode) -> bytes:
 
 
 def literal(text: str) -> str:
-    """Markdown that shows `text` literally, line by line. Lists stay lists; nothing else is interpreted."""
+    """Return Markdown that shows `text` literally, line by line. Lists stay lists; nothing else is interpreted."""
     escaped = _MEANINGFUL.sub(lambda match: f"&#{ord(match[0])};", printable(text))
     lines = _MATHS.sub(lambda match: f"<span>&#{ord(match[0])};</span>", escaped).split("\n")
     return "  \n".join(_indented(line) for line in lines)
@@ -74,12 +74,12 @@ def _indented(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that every file and reader accepts, with the middle of a very long one cut out."""
+    """Return text that every file and reader accepts, with the middle of a very long one cut out."""
     return _UNPRINTABLE.sub("\ufffd", cut_middle(text.replace("\r\n", "\n").replace("\r", "\n"), TEXT_CHARS))
 
 
 def _clean(value: Any) -> Any:
-    """JSON that every reader accepts: printable texts, finite numbers."""
+    """Return JSON that every reader accepts: printable texts, finite numbers."""
     match value:
         case str():
             return printable(value)

@@ -39,7 +39,7 @@ HINTS = {
     308: MOVED,
     400: REFUSED,
     402: "the account has no credit left",
-    404: "correct endpoint (what stands before /chat/completions) or model",
+    404: "correct endpoint (the part before /chat/completions) or model",
     413: "lower agent.context_tokens",
     422: REFUSED,
     429: "ask less at once, or try again later",
@@ -52,7 +52,7 @@ class ChatSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    endpoint: str = Field(description="what stands before /chat/completions, such as https://host/v1")
+    endpoint: str = Field(description="the part before /chat/completions, such as https://host/v1")
     model: str = Field(min_length=1)
     sees_images: bool = Field(False, description="send pictures; else the model reads only their sizes")
     seeded: bool = Field(False, description="send each request's seed; not every server takes one")
@@ -82,12 +82,12 @@ class _Failure(NamedTuple):
 class ChatPolicy:
     """POSTs conversations to {endpoint}/chat/completions by a client that has the key in its header, if one is needed.
 
-    `tell` hears of each further try before it is waited for. `key_hint` says what to do about a key that is refused.
-    The ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the
-    server's `reasoning_content` (or `reasoning`, or parts of thinking) comes back inside think tags before the content, empty
-    ones where the server keeps the thinking to itself, and the thinking of earlier turns is not sent again; with thinking in
-    tags it is not part of the action.
-    A sampling parameter that the server refuses by name is left out from then on: one at 1 or, where it is not `firm`, any.
+    `report` is called with each further try before the wait for it. `key_hint` says what to do about a key that is refused. The
+    ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the server's
+    `reasoning_content` (or `reasoning`, or parts of thinking) comes back inside think tags before the content, empty ones where
+    the server keeps the thinking to itself, and the thinking of earlier turns is not sent again; with thinking in tags it is not
+    part of the action. A sampling parameter that the server refuses by name is left out from then on: one at 1 or, where it is
+    not `firm`, any.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class ChatPolicy:
         settings: ChatSettings,
         sampling: Sampling,
         thinking: Thinking = "tag",
-        tell: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
         key_hint: str = "give the client a key that the server accepts for this model",
         firm: bool = True,
     ) -> None:
         self._client, self._settings, self._sampling, self._thinking = client, settings, sampling, thinking
-        self._tell, self._key_hint, self._firm = tell, key_hint, firm
+        self._report, self._key_hint, self._firm = report, key_hint, firm
         self._url = f"{settings.endpoint}/chat/completions"
         self._limit = LIMIT
         self._refused: set[str] = set()  # sampling parameters
@@ -131,7 +131,7 @@ class ChatPolicy:
         while isinstance(failed := await self._tried(content), _Failure):
             wait = retry.next_wait(failed.asks) if failed.passing else None
             if wait is not None:
-                self._tell(f"the model server {failed.short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
+                self._report(f"the model server {failed.short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
                 await asyncio.sleep(wait)
                 other = False
                 continue
@@ -152,7 +152,7 @@ class ChatPolicy:
         return failed
 
     async def _tried(self, content: dict[str, Any]) -> "Completion | _Failure":
-        """One try."""
+        """Try once."""
         answer = b""
         try:
             status, answer, asks = await self._once(content)
@@ -183,7 +183,9 @@ class ChatPolicy:
         return answer if status in (400, 422) else b""
 
     def _changed(self, content: dict[str, Any], answer: bytes) -> bool:
-        """Take what `answer`, the refusal of a request with the same parameters, names out of this one, if it can do without."""
+        """Remove from this request the parameters that `answer`, the refusal of a request with the same ones, names, if it can do
+        without.
+        """
         if OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
             self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
             return True
@@ -195,11 +197,11 @@ class ChatPolicy:
         del content[name]
         if name not in self._refused:
             self._refused.add(name)
-            self._tell(f"the model server does not take {name}; it is asked without")
+            self._report(f"the model server does not take {name}; it is asked without")
         return True
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
-        """Status, body and Retry-After of one answer. Raises TooLargeError, EncodingError or httpx.HTTPError."""
+        """Return status, body and Retry-After of one answer. Raises TooLargeError, EncodingError or httpx.HTTPError."""
         async with self._client.stream("POST", self._url, json=content, headers={"Accept-Encoding": "gzip, deflate"}) as response:
             answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
             return response.status_code, answer, response.headers.get("Retry-After")
@@ -213,5 +215,5 @@ class ChatPolicy:
 
 
 def _named(content: dict[str, Any], refusal: bytes) -> list[str]:
-    """Return the sampling parameters of a request that a refusal of it names."""
+    """Return the sampling parameters of a request that its refusal names."""
     return [name for name, spelt in PARAMETERS.items() if name in content and re.search(rf"\b{spelt}\b".encode(), refusal)]

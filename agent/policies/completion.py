@@ -36,7 +36,7 @@ class Completion(NamedTuple):
 
 
 def read(answer: bytes, thinking: Thinking) -> Completion:
-    """Raises ValueError for what is no completion."""
+    """Read a completion. Raises ValueError for anything else."""
     try:
         reply = json.loads(answer)
         choice = reply["choices"][0]
@@ -51,8 +51,8 @@ def read(answer: bytes, thinking: Thinking) -> Completion:
 
 
 def fault(answer: bytes) -> tuple[int, str] | None:
-    """Return what an answer stands for which came with 200, but with an error, without choices or broken off: an HTTP status, and
-    what it came with in words; else None.
+    """Return the HTTP status and the words of a failure that came with 200: an error, no choices, or an answer broken off; else
+    None.
     """
     try:
         reply = json.loads(answer)
@@ -97,7 +97,7 @@ def _joined(said: Any, kind: str) -> str:
 
 
 def chat_messages(messages: list[Message], sees_images: bool, thinking: Thinking) -> list[dict[str, Any]]:
-    """Neighbours of one role become one message, for many templates want the roles to alternate.
+    """Return the messages with neighbours of one role as one, since many templates want the roles to alternate.
 
     Marks of a turn in what was not sampled are set apart by a space, so that a page that holds `<|im_end|>` ends no turn.
     Pictures become parts of their own after the text, whose marks such as "[image 640x480]" are all that other models see, and

@@ -37,7 +37,7 @@ class RecordedPolicy:
         return self._said(step.think, cut)
 
     def _summary(self) -> str:
-        """Return the summary that was recorded here; none where the context is full and was not when it was recorded."""
+        """Return the summary that was recorded here; none where the context is full and was not at the recording."""
         if not self._steps or self._steps[0].kind != "summary":
             return ""
         step = self._steps.popleft()

@@ -21,7 +21,7 @@ UNAVAILABLE = 503  # what a server answers that ends, or whose scheduler did
 
 
 def engine_session(timeout_s: float, headers: Mapping[str, str] | None = None, trust_env: bool = False) -> aiohttp.ClientSession:
-    """Connections to engines, shared by many policies; a request that takes longer than `timeout_s` fails.
+    """Return connections to engines, shared by many policies; a request that takes longer than `timeout_s` fails.
 
     A cancelled request closes its connection, and the engine stops generating.
     """
@@ -31,7 +31,7 @@ def engine_session(timeout_s: float, headers: Mapping[str, str] | None = None, t
 
 
 class _UnavailableError(PolicyError):
-    """The server says that it cannot serve now."""
+    """The server reports that it cannot serve now."""
 
 
 AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, _UnavailableError)

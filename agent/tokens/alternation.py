@@ -1,8 +1,8 @@
 """Templates that want users and assistants to take turns, or that have no system turn, as Gemma's.
 
 Our prompts have a task and a tail, or an observation and a tail, in a row. For such a template they are one turn of parts that
-are stripped and joined by an empty line; where it has no system turn, the system prompt is the first part. A prompt is still
-made by appending: a user's turn stays open after each part, and what stands before an action closes it.
+are stripped and joined by an empty line; where it has no system turn, the system prompt is the first part. A prompt is still made
+by appending: a user's turn stays open after each part, and what precedes an action closes it.
 """
 
 from itertools import groupby
@@ -18,7 +18,7 @@ ENDS = [*punctuation, "a", "1", "é", "字", "🙂"]
 
 
 def joined(messages: Turns, with_system: bool) -> Turns:
-    """Neighbours as one turn, the system prompt in the first if the template has no turn `with_system`."""
+    """Return neighbours as one turn, the system prompt in the first if the template has no turn `with_system`."""
     turns: Turns = []
     shown = [("user" if role == "system" and not with_system else role, role, text) for role, text in messages]
     for turn, group in groupby(shown, lambda each: each[0]):
@@ -28,7 +28,7 @@ def joined(messages: Turns, with_system: bool) -> Turns:
 
 
 def taken(template: Template, messages: Turns) -> Turns:
-    """Return the conversation as the template takes it. Raises TokenizerError if it takes it in no way."""
+    """Return the conversation as the template takes it. Raises TokenizerError if there is no such way."""
     try:
         template.render(messages)
     except TokenizerError:
@@ -44,7 +44,7 @@ def taken(template: Template, messages: Turns) -> Turns:
 
 
 def read_glue(template: Template) -> Glue:
-    """Raises TokenizerError if the template does more than append."""
+    """Read the glue of a template. Raises TokenizerError if it does more than append."""
     shown = taken(template, PROBE)
     if shown is PROBE:
         return template.glue()

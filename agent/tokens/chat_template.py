@@ -1,4 +1,4 @@
-"""A model's own chat template, read as glue: the text that stands around each message.
+"""A model's own chat template, read as glue: the text around each message.
 
 The glue is found by rendering probes once; messages are then rendered without the template. That is right for templates that only
 append, and it is checked: a probe conversation glued together must be what the template makes of it. Our conversation is
@@ -6,13 +6,12 @@ system, then users and assistants in any order; nbrl.agent.tokens.alternation ha
 template is not append-only, an earlier turn is kept as it was sampled:
 
 - Qwen3 drops the thinking of earlier turns, and shows an empty think block before a last turn that did not think;
-- DeepSeek-R1 and Qwen3.6 drop the thinking of earlier turns, also the begun block that stands before every answer;
+- DeepSeek-R1 and Qwen3.6 drop the thinking of earlier turns, also the begun block before every answer;
 - Llama 3 takes white space off the ends of earlier turns;
 - with `enable_thinking: false` Qwen3 opens an answer with an empty think block and leaves it out of earlier turns.
 
 What depends on the first message (Qwen2.5's own system prompt when there is none, the dates of Llama 3.1 and later) is settled by
-always having a system message. No clock is given to the template: the date that it is told is the argument `date_string`, or a
-fixed one.
+always having a system message. No clock is given to the template: its date is the argument `date_string`, or a fixed one.
 
 The package `renderers` does this by a hand-written class for each family. It has none for Qwen2.5, and tokenises a message with
 the control tokens in it, so that a page could end a turn.
@@ -53,7 +52,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Glue:
-    """Frames of the roles, and what stands before a sampled action: the assistant's `before`, perhaps with thinking begun.
+    """Frames of the roles, and what precedes a sampled action: the assistant's `before`, perhaps with thinking begun.
 
     `users` are the frames of a user's text by the role before it.
     """
@@ -109,7 +108,7 @@ class Template:
         return cls(source, {**special, **arguments}, str(file))
 
     def render(self, messages: Turns, opening: bool = False) -> str:
-        """Raises TokenizerError if the template is broken or refuses the conversation."""
+        """Render a conversation. Raises TokenizerError if the template is broken or refuses it."""
 
         shown = [{"role": role, "content": text} for role, text in messages]
         day = self._day
@@ -121,7 +120,7 @@ class Template:
 
     @cached_property
     def _day(self) -> str:
-        """The date that a template with a clock is told, in ISO format: the same on every day."""
+        """Return the date for a template with a clock, in ISO format: the same on every day."""
         text = str(self.variables.get("date_string", DATE)) if "strftime_now" in self.source else DATE
         for form in DATES:
             with suppress(ValueError):
@@ -130,7 +129,7 @@ class Template:
 
     @cached_property
     def _closing(self) -> str:
-        """What ends the text where nothing is to be generated, as Phi-3's end of text; empty in most templates."""
+        """Return what ends the text where nothing is to be generated, as Phi-3's end of text; empty in most templates."""
         end, probe = str(self.variables.get("eos_token", "")), PROBE[:2]
         try:
             whole, begun = self.render(probe), self.render(probe, opening=True)
@@ -140,21 +139,21 @@ class Template:
         return end if ends else ""
 
     def turns(self, messages: Turns) -> str:
-        """Return the messages as they stand before others. Raises TokenizerError as `render` does."""
+        """Return the messages as they are before others. Raises TokenizerError as `render` does."""
         return self.render(messages).removesuffix(self._closing)
 
     def glue(self) -> Glue:
-        """Raises TokenizerError if the template does more than append."""
+        """Return the glue. Raises TokenizerError if the template does more than append."""
         system: tuple[Role, str] = ("system", " probe one ")
         user: tuple[Role, str] = ("user", " probe two ")
         act: tuple[Role, str] = ("assistant", "probe three")
         first = self.turns([system, user])
         turn = self._added(first, self.turns([system, user, user]))
-        told, top = self._frame(turn, user[1]), self._frame(first, system[1])
+        later, top = self._frame(turn, user[1]), self._frame(first, system[1])
         acted = self._frame(self._added(first, self.turns([system, user, act, user])), act[1])
         glue = Glue(
             system=Frame(top.before, top.after.removesuffix(turn), top.strips),
-            users=alike(told),
+            users=alike(later),
             assistant=Frame(acted.before, acted.after.removesuffix(turn)),
             opening=self._added(first, self.render([system, user], opening=True)),
         )

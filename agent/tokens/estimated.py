@@ -9,7 +9,7 @@ from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 
 BYTES_PER_TOKEN = 4
-TURN_TOKENS = 4  # markers and role of a turn; three of them stand before its text
+TURN_TOKENS = 4  # markers and role of a turn; three of them come before its text
 OPENING_TOKENS = 3
 PIXELS_PER_TOKEN, PICTURE_TOKENS = 750, 16_384  # models cut a picture into patches, and make a very large one smaller
 UNSIZED_TOKENS = 1_600  # of a picture whose size cannot be read: about 1100 × 1100 pixels
@@ -48,6 +48,6 @@ class EstimatingRenderer:
 
 
 def _picture_tokens(image: bytes) -> int:
-    """By the size that its header names."""
+    """Return the tokens of a picture by the size that its header names."""
     size = picture_size(image)
     return min(PICTURE_TOKENS, TURN_TOKENS + size[0] * size[1] // PIXELS_PER_TOKEN) if size else UNSIZED_TOKENS

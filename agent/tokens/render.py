@@ -40,7 +40,7 @@ def refuse(message: str) -> NoReturn:
 
 
 def as_json(value: Any, indent: int | None = None, **how: Any) -> str:
-    """As transformers has it: characters stand as they are, also those that HTML would want escaped."""
+    """Return JSON as transformers writes it: no character is escaped for HTML."""
     return json.dumps(value, indent=indent, ensure_ascii=how.pop("ensure_ascii", False), **how)
 
 
@@ -55,7 +55,7 @@ def compiled(source: str, day: str) -> Template:
 
 
 def answer(source: str, day: str, variables: dict[str, Any]) -> dict[str, str]:
-    """`text`, or `refused` with the reason."""
+    """Return `text`, or `refused` with the reason."""
     try:
         text = compiled(source, day).render(**variables)
     except Exception as error:

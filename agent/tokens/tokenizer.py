@@ -2,7 +2,7 @@
 
 Every piece of glue is tokenised once. A message's text is encoded together with the plain glue it touches and without the model's
 control tokens, so that the ids are those of the whole rendering, and a page that contains `<|im_end|>` or `<think>` reads as such
-and cannot end a turn. Only where the recipe's own words tell the model to write a tag, as `<think>`, the tag is the model's own
+and cannot end a turn. Only where the recipe's own words ask the model to write a tag, as `<think>`, the tag is the model's own
 token, for that is what the model will write.
 """
 
@@ -33,7 +33,7 @@ class Renderer(Protocol):
     """The interface between context and tokenizer."""
 
     def __hash__(self) -> int:
-        """By identity: what was rendered once may be kept."""
+        """Return the identity: what was rendered once may be kept."""
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
         """Return a turn of text that was not sampled, or a part of a turn where the template wants one of each role `after`
@@ -43,7 +43,7 @@ class Renderer(Protocol):
         """
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
-        """Return what the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
+        """Return what the PNG files of a turn add to it; nothing where the policy gets them in words alone."""
 
     def generation_prompt(self) -> list[int]:
         """Return the tokens before a sampled action."""
@@ -55,7 +55,7 @@ class Renderer(Protocol):
         """Return an action that was written, not sampled, closed like a sampled one."""
 
     def decode(self, ids: list[int]) -> str:
-        """Text of a sampled action, without its closing marker."""
+        """Return the text of a sampled action, without its closing marker."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class ChatTokenizer:
         self.stop_ids += sorted({end for end in ends if isinstance(end, int)} - {self.end_id})
 
     def _prove(self, template: Template, glue: Glue) -> None:
-        """A probe conversation in our ids must be the ids of the template's whole rendering."""
+        """Raises TokenizerError unless the ids of a probe conversation are those of the template's whole rendering."""
         self._tokenizer.encode_special_tokens = False
         whole = self._ids(template.render(taken(template, PROBE), opening=True))
         self._tokenizer.encode_special_tokens = True
@@ -154,7 +154,7 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The rows of embeddings that its ids need: one more than the largest, for a vocabulary may have gaps."""
+        """Return how many rows of embeddings its ids need: one more than the largest, for a vocabulary may have gaps."""
         return 1 + max(self._tokenizer.get_vocab().values())
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
@@ -190,12 +190,12 @@ class ChatTokenizer:
         return [*(self._spelt(content) if self._marks.union(self.stop_ids).intersection(ids) else ids), self.end_id]
 
     def decode(self, ids: list[int]) -> str:
-        """Text of a sampled action with the thinking that its prompt began, without its closing marker."""
+        """Return the text of a sampled action with the thinking that its prompt began, without its closing marker."""
         body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return self.opened + self._tokenizer.decode(body, skip_special_tokens=False)
 
     def _spelt(self, text: str) -> list[int]:
-        """Without control tokens."""
+        """Return the ids of a text, none of them a control token."""
         return self._plain.encode(text, add_special_tokens=False).ids
 
     def _ids(self, text: str) -> list[int]:

@@ -38,8 +38,8 @@ class Parameter:
 class Tool(Protocol):
     """A host function. `call` gets the cell's arguments, unchecked, and returns something JSON can carry.
 
-    Parameters without a default stand first. What it raises is told to the cell by type and message, so no message holds a key.
-    `schema` is the JSON schema of the arguments; `returns` is the kind of the answer, empty when it is not known.
+    Parameters without a default come first. An error reaches the cell by type and message, so no message holds a key. `schema` is
+    the JSON schema of the arguments; `returns` is the kind of the answer, empty when it is not known.
     """
 
     @property
@@ -65,7 +65,7 @@ def signature(tool: Tool) -> str:
 
 
 def describe(tools: Iterable[Tool]) -> str:
-    """One line per tool, for the system prompt."""
+    """Return one line per tool, for the system prompt."""
     return "\n".join(f"{signature(tool)}: {' '.join(tool.summary.split())}" for tool in tools)
 
 

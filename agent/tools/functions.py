@@ -42,7 +42,7 @@ class FunctionTool:
         self.schema: dict[str, Any] = self._model.model_json_schema()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, for callers on the host."""
+        """Call the function itself, on the host."""
         return self._function(*args, **kwargs)
 
     def named(self, name: str) -> "FunctionTool":
@@ -73,12 +73,12 @@ class FunctionTool:
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:
-    """Decorator: the function as a tool; calling it still calls the function."""
+    """Return the decorated function as a tool; calling it still calls the function."""
     return FunctionTool(function)
 
 
 def split_docstring(text: str) -> tuple[str, str, dict[str, str]]:
-    """First paragraph on one line, the paragraphs that follow, and the help of each argument in the `Args:` section."""
+    """Return the first paragraph as one line, the paragraphs that follow, and the help of each argument in `Args:`."""
     body, _, section = text.partition("\nArgs:\n")
     first, _, rest = body.strip().partition("\n\n")
     helps: dict[str, str] = {}

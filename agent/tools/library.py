@@ -31,7 +31,7 @@ _ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl],
 
 
 async def no_files(path: str) -> bytes:
-    """Used if there is no workspace."""
+    """Raise ToolError: there is no workspace."""
     raise ToolError(f"{path[:200]!r} cannot be read: there is no workspace here")
 
 
@@ -88,7 +88,7 @@ class Library:
 
     @property
     def every(self) -> list[tuple[str, str]]:
-        """Every environment with each ability that the settings name, and with the empty name for any other ability."""
+        """Return every environment with each ability that the settings name, and with the empty name for any other ability."""
         return [(environment, ability) for environment in self._environments for ability in ("", *self._settings.abilities)]
 
     def names(self, environment: str, ability: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def reserved() -> frozenset[str]:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether it is an ASCII identifier that says nothing to Python and is not private."""
+    """Return whether it is an ASCII identifier that means nothing to Python and is not private."""
     return _PLAIN.fullmatch(name) is not None and not keyword.iskeyword(name)
 
 
@@ -71,7 +71,7 @@ def plain_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def numbered(name: str, taken: Callable[[str], bool]) -> str:
-    """`name`, with a number if it is taken."""
+    """Return `name`, with a number if it is taken."""
     free, number = name, 1
     while taken(free):
         number += 1
@@ -100,7 +100,7 @@ def of_annotation(annotation: Any) -> str:
 
 
 def of_schema(schema: Any, depth: int = 0) -> str:
-    """Return the kind of a value by its JSON schema; `object` where it says nothing plain."""
+    """Return the kind of a value by its JSON schema; `object` where it names no plain one."""
     if not isinstance(schema, dict) or depth > _DEPTH:
         return "object"
     if isinstance(options := schema.get("enum"), list) and 0 < len(options) <= 20 and all(map(_is_word, options)):

@@ -82,7 +82,7 @@ def _canonical(arguments: dict[str, Any]) -> str:
 
 
 def _error(recorded: str) -> Exception:
-    """Return an error that is told to a cell in the words of the recorded one, `type: message`."""
+    """Return an error that a cell sees in the words of the recorded one, `type: message`."""
     name, _, message = recorded.partition(": ")
     # A time-out has words of its own at the channel; of any other error the cell sees type and message only.
     return TimeoutError(message) if name == "TimeoutError" else type(name[:100], (Exception,), {})(message)

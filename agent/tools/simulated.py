@@ -1,6 +1,6 @@
 """A search engine played by a language model, which writes useful or noisy documents (ZeroSearch, arXiv 2505.04588).
 
-The model is told the question and its correct answers; both stay on the host, but documents may well contain them.
+The model gets the question and its correct answers; both stay on the host, but documents may well contain them.
 """
 
 import hashlib
@@ -54,13 +54,15 @@ def noise(progress: float, start: float, end: float, base: float = NOISE_BASE) -
 
 
 def draw(seed: int, number: int) -> tuple[float, int]:
-    """For call `number` of a trajectory: a number in [0, 1) to compare with the noise, and a seed for the model, below 2^31."""
+    """Return, for call `number` of a trajectory, a number in [0, 1) to compare with the noise, and a seed below 2^31 for the
+    model.
+    """
     digest = hashlib.sha256(f"simulated search {seed} {number}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48, int.from_bytes(digest[6:10], "big") >> 1
 
 
 def simulated_search(model: ChatModel, settings: SimulatedSearch, asked: SimulatedQuestion | None) -> FunctionTool:
-    """`search(query)` of one trajectory; call after call it draws anew whether documents are noisy.
+    """Return the tool `search(query)` of one trajectory; call after call it draws anew whether documents are noisy.
 
     Without `asked` it can be described, but not called.
     """

@@ -53,7 +53,7 @@ def serve(
     from nbrl.infra.engine.server import launch, wait
     from nbrl.infra.engine.settings import new_key
     from nbrl.infra.home import Home as LocalHome
-    from nbrl.infra.process.identity import told
+    from nbrl.infra.process.identity import advertised
     from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.evaluation.subject import folder_of
 
@@ -72,7 +72,7 @@ def serve(
             server = launch(settings, folder, _logs(place.root), door=Door(host, key, new_key(), called))
             wait([server])
         try:
-            url = f"http://{told(host)}:{port}/v1"
+            url = f"http://{advertised(host)}:{port}/v1"
             flags = f" --api-key-env {api_key_env or VARIABLE}{_limits(server.url, key)}"
             out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
             given = f"{VARIABLE}={key} " if made else ""

@@ -15,7 +15,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
-from nbrl.infra.process.identity import check_host, is_local, names_of, told
+from nbrl.infra.process.identity import advertised, check_host, is_local, names_of
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
@@ -99,7 +99,7 @@ def _trajectories(storage: Storage, host: str, names: Sequence[str], port: int) 
             raise ServerError(f"the pages cannot be served at {host}:{port}; choose another --host or --port")
         time.sleep(0.05)
     try:
-        yield f"http://{told(host)}:{port}"
+        yield f"http://{advertised(host)}:{port}"
     finally:
         server.should_exit = True
         thread.join(START_S)

@@ -30,11 +30,10 @@ class EnginePlace(NamedTuple):
 
 def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
     """Ask for the places of all engines, with `gpus` of each of their machines; Ray grants them when there is room, and takes
-    them back when this process leaves the cluster.
-
-    Engines on one machine get theirs all at once, so that those of two runs never hold a part of what both want: on as many
-    machines as possible, but with GPUs on as few, since what they leave are the learner's, whose ranks exchange weights and
-    gradients for each micro-batch. Each engine on several gets its own at once, never two on one machine.
+    them back when this process leaves the cluster. Engines on one machine get theirs all at once, so that those of two runs never
+    hold a part of what both need: on as many machines as possible, but with GPUs on as few, since the remaining GPUs are for the
+    learner, whose ranks exchange weights and gradients for each micro-batch. Each engine on several gets its own at once, never
+    two on one machine.
     """
     bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
     count, machines = settings.count, settings.machines
@@ -64,12 +63,12 @@ class EnginePlan(BaseModel):
 
     @property
     def own_gpus(self) -> int:
-        """How many GPUs of a machine Ray gives to an engine."""
+        """Return how many GPUs of a machine Ray gives to an engine."""
         return self.settings.gpus_per_machine if self.settings.device == "cuda" and not self.shared_gpus else 0
 
 
 class EngineActor(EngineHost):
-    """Listens on the address that its machine has in the cluster, or on the loopback where nobody else asks it."""
+    """Listens on the address that its machine has in the cluster, or on the loopback where no other machine asks it."""
 
     def __init__(self, plan: EnginePlan, index: int, port: int | None, exposed: bool) -> None:
         door = Door(ray.util.get_node_ip_address() if exposed else LOOPBACK, plan.key, plan.key)
@@ -103,7 +102,7 @@ class EngineActors(NamedTuple):
 
 
 def start_actors(plan: EnginePlan, index: int, place: EnginePlace, port: int | None = None) -> EngineActors:
-    """New actors, whose engine is not started yet; it takes `port` if that is free where the first stands."""
+    """Return new actors, whose engine is not started yet; it takes `port` if that is free on the machine of the first."""
     actor: Any = ray.remote(EngineActor)
     options = {
         "num_cpus": CPU_SHARE,

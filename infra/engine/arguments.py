@@ -24,7 +24,7 @@ PINNED = "sglang=="
 
 
 def refusal(settings: EngineSettings) -> str | None:
-    """SGLang's error about the engine's command line with `extra_args`, after about ten seconds.
+    """Return SGLang's error about the engine's command line with `extra_args`, after about ten seconds.
 
     Empty when it takes it, None when it cannot be asked.
     """

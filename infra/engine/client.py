@@ -22,7 +22,7 @@ from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
 LENT = ["kv_cache"]
-LEAVE_S = 5.0  # an engine that stands in a broadcast does not answer
+LEAVE_S = 5.0  # an engine that waits in a broadcast does not answer
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
 
@@ -54,7 +54,9 @@ class EngineClient:
         await self._http.aclose()
 
     async def score(self, token_ids: Sequence[int], first: int = 1, adapter: str | None = None) -> list[float]:
-        """Log-probs of the tokens from number `first` on, each given those before it; the very first has nothing before it."""
+        """Return the log-probs of the tokens from number `first` on, each given those before it; the very first has nothing
+        before it.
+        """
         body: dict[str, Any] = {
             "input_ids": self._checked(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
@@ -81,14 +83,14 @@ class EngineClient:
         return WeightComparison.of((await self._call("POST", "/weights_checker", {"action": action})).json()["ranks"])
 
     async def answers(self, limit_s: float) -> bool:
-        """Return whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
+        """Return whether its scheduler is alive: tokens of running requests arrive, or one of its own if it is idle."""
         try:
             return (await self._http.get("/health", timeout=limit_s)).status_code == 200
         except httpx.HTTPError:
             return False
 
     async def listens(self, limit_s: float) -> bool:
-        """As `answers`, also of a paused engine, which generates nothing that could be a sign."""
+        """Return the same as `answers`, also for a paused engine, which generates no token."""
         try:
             return (await self._http.get("/server_info", timeout=limit_s)).status_code == 200
         except httpx.HTTPError:
@@ -98,7 +100,7 @@ class EngineClient:
         """Swap in the weights at `model_path` and check their version; returns the seconds that it took.
 
         No reply mixes two versions: requests in flight are aborted and fail with EngineError, requests that arrive meanwhile wait
-        for the new weights. Whatever happens, the engine is told to continue, but for one whose weights are `torn`, after
+        for the new weights. Whatever happens, the engine gets a request to continue, but for one whose weights are `torn`, after
         `receive` failed: it stays paused if this fails too.
         """
         body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
@@ -116,7 +118,7 @@ class EngineClient:
         await self.unpause()
 
     async def name(self, version: str) -> None:
-        """Call what it serves `version`."""
+        """Set the version of the weights that it serves."""
         await self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def load_adapter(self, folder: Path, version: str) -> None:
@@ -130,7 +132,7 @@ class EngineClient:
     async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> WeightComparison:
         """Swap in the weights that rank 0 of a group sends, and compare them, bit for bit, with what it sends once more.
 
-        Raises PublishError if they do not arrive whole. The engine then stays paused, under a version that nobody asks for,
+        Raises PublishError if they do not arrive whole. The engine then stays paused, under a version that no request names,
         until weights are published in it.
         """
         found: list[WeightComparison] = []
@@ -165,7 +167,7 @@ class EngineClient:
                 await self._flush()
             except BaseException:
                 if not torn:
-                    with contextlib.suppress(EngineError):  # the first error tells more
+                    with contextlib.suppress(EngineError):  # the first error says more
                         await self.unpause()
                 raise
             await self.unpause()

@@ -119,7 +119,8 @@ def command(
 
 
 def last_gpus(index: int, count: int, named: str | None) -> str:
-    """Numbers of the `count` GPUs of engine `index`; `named` are those that this process may use, None for all of them.
+    """Return the numbers of the `count` GPUs of engine `index`; `named` are those that this process may use, None for all of
+    them.
 
     Engines take GPUs from the last on, since Ray gives the learner the first: they share one only where there are too few.
     """

@@ -26,11 +26,11 @@ class Parts:
         self._names = {pid: name for pid in descendants(root) if (name := _name(pid))}
 
     def gone(self) -> int | None:
-        """One that has ended, if any has."""
+        """Return a process that has ended, if any has."""
         return next((pid for pid in self._names if _state(pid) in ("", "Z", "X")), None)
 
     def ending(self, pid: int, log: Sequence[str]) -> str:
-        """Return how one ended: from the process, or from the server's `log` if it has been reaped."""
+        """Return how that process ended: from the process, or from the server's `log` if it has been reaped."""
         status = _exit_status(pid)
         for line in log:
             if found := re.search(rf"pid={pid}\) crashed with exit code (-?\d+)", line):
@@ -47,7 +47,7 @@ def _name(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; none if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on; none if the process is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return []
@@ -58,7 +58,7 @@ def _state(pid: int) -> str:
 
 
 def _exit_status(pid: int) -> int | None:
-    """Return the status of a process that nobody has reaped yet, negative for a signal."""
+    """Return the status of a process that is not reaped yet, negative for a signal."""
     fields = _stat(pid)
     if not fields or fields[0] not in "ZX":
         return None

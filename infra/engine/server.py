@@ -184,7 +184,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapters: Mapping[str
 
 
 def probed_host(door: Door) -> str:
-    """Return where to see whether a port is taken."""
+    """Return the host at which to check whether a port is taken."""
     return door.host if door.host.count(".") == 3 else LOOPBACK
 
 
@@ -213,11 +213,11 @@ def _wait(server: EngineServer, timeout_s: float) -> None:
 
 
 def _serves(url: str, key: str) -> bool:
-    """Return whether one token comes all the way through (the server's own health check takes a second)."""
+    """Return whether the server generates one token (its own health check takes a second)."""
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     return answers(f"{url}/generate", 30.0, headers(key), body)
 
 
 def _ready(url: str, key: str) -> bool:
-    """Return whether a server that takes no requests has come so far that the engine can."""
+    """Return whether a server that takes no requests is ready for those of the engine."""
     return answers(f"{url}/health", 5.0, headers(key))

@@ -88,7 +88,7 @@ class EngineSettings(ClosedModel):
     @field_validator("extra_args", mode="before")
     @classmethod
     def _as_text(cls, given: Any) -> Any:
-        """Numbers are written as they are on a command line."""
+        """Return the arguments with numbers written as on a command line."""
         if not isinstance(given, dict):
             return given
         return {name: str(value) if type(value) in (int, float) else value for name, value in given.items()}
@@ -120,12 +120,12 @@ class EngineSettings(ClosedModel):
 
     @property
     def computes_in_float32(self) -> bool:
-        """Whatever the numbers in the model's files are."""
+        """Return whether it computes in float32, whatever the numbers in the model's files are."""
         return self.dtype == "float32" or (self.dtype == "auto" and self.resolved_device == "cpu")
 
     @property
     def folder(self) -> Path:
-        """The engine's environment: in the repository, where set-up creates it, or as set, in the current folder."""
+        """Return the engine's environment: in the repository, where set-up creates it, or as set, in the current folder."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment
         # The current folder may be a stranger's, and hold a program of that name.
         chosen = self.environment != type(self).model_fields["environment"].default
@@ -150,13 +150,13 @@ RESERVED = frozenset(
         "pipeline-parallel-size",
         "dp-size",
         "data-parallel-size",
-    }  # GPUs that nobody was asked for
+    }  # GPUs that no recipe asked for
     | {"enable-lora", "max-lora-rank", "max-loras-per-batch", "lora-target-modules", "lora-paths"}
 )
 
 
 def new_key() -> str:
-    """256 random bits as hexadecimal digits: SGLang would take a key that begins with - for an option."""
+    """Return 256 random bits as hexadecimal digits: SGLang would take a key that begins with - for an option."""
     return secrets.token_hex(32)
 
 

@@ -30,9 +30,8 @@ class WeightGroup:
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """Parameters of the engine, by name: how many equal the files, which differ, and of which nothing is known.
-
-    `why` says what kept the engine from comparing, if anything did.
+    """Parameters of the engine, by name: how many equal the files, which differ, and which were not compared. `why` is the reason
+    why the engine could not compare, if it could not.
     """
 
     equal: int
@@ -42,7 +41,7 @@ class WeightComparison:
 
     @classmethod
     def of(cls, ranks: Sequence[dict[str, Any]]) -> "WeightComparison":
-        """Of what each rank of the engine answered: a parameter that differs on one of them differs."""
+        """Combine the answers of the engine's ranks: a parameter that differs on one of them differs."""
         different = {name for rank in ranks for name in rank["different"]}
         unproved = {name for rank in ranks for name in rank["unproved"]} - different
         return cls(

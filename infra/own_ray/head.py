@@ -1,4 +1,4 @@
-"""`ray start` for nbrl's own cluster, without what a run of one machine has no use for and each start would pay for.
+"""`ray start` for nbrl's own cluster, without parts that a run on one machine does not use and that would slow each start.
 
 Such a cluster is reached by its own process alone, grows by no machine and shows its state itself: it needs no server for Ray's
 clients, no autoscaler's monitor and no dashboard, for which the start would wait. The command line does without Ray Serve and the

@@ -44,7 +44,7 @@ class Child:
         pipe: int = subprocess.PIPE,
         cwd: Path | None = None,
     ) -> "Child":
-        """Starts `argv` with exactly `env`; its output goes to `log`. `grace_s` separates SIGTERM and SIGKILL if we die.
+        """Start `argv` with exactly `env`; its output goes to `log`. `grace_s` separates SIGTERM and SIGKILL if we die.
 
         A log that is already there is kept beside it, with `.previous` before its ending: why the last one ended may be in it.
         `pipe` is the read end of a pipe held by others than us, whose closing ends the child; by default it is ours alone.
@@ -73,7 +73,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The keeper's process id; the command and all it starts are its descendants."""
+        """Return the keeper's process id; the command and all it starts are its descendants."""
         return self._process.pid
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -82,14 +82,14 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """How the command ended, in words; that it lives if it does."""
+        """Return how the command ended, in words, or that it runs."""
         status = self._process.poll()
         return "it lives" if status is None else in_words(status)
 
     def stop(self, grace_s: float = ORPHAN_GRACE_S) -> None:
         """End the command and everything it started; return when nothing is left. Does nothing if it already ended."""
         pipe = self._process.stdin
-        if pipe is None:  # others hold it: the keeper is told by the closing of it
+        if pipe is None:  # others hold it: its closing ends the child
             self._process.wait()
             return
         if not pipe.closed:
@@ -112,7 +112,7 @@ class Child:
 
 
 def in_words(status: int) -> str:
-    """Return an exit status, of which signals are negative or, as a shell has it, above 128."""
+    """Return an exit status in words; signals are negative or, as in a shell, above 128."""
     number = -status if status < 0 else status - 128
     return f"killed by signal {number}" if number > 0 else f"exit status {status}"
 

@@ -23,7 +23,7 @@ def wait_until_healthy(child: Child, healthy: Callable[[], bool], timeout_s: flo
 def answers(
     url: str, timeout_s: float, headers: Mapping[str, str] | None = None, body: Mapping[str, object] | None = None
 ) -> bool:
-    """Whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
+    """Return whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
     method = "GET" if body is None else "POST"
     try:
         asked = httpx.request(method, url, timeout=timeout_s, headers=headers, json=body, trust_env=False, verify=_authorities())
@@ -34,5 +34,5 @@ def answers(
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """What a server's certificate is checked with. httpx would read it again, 17 ms of a processor, for each request."""
+    """Return the context that checks servers' certificates. httpx would read it again, 17 ms of a processor, for each request."""
     return httpx.create_ssl_context(trust_env=False)

@@ -22,7 +22,9 @@ ALL = ("0.0.0.0", "::")
 
 
 def identity() -> str:
-    """This process: where it runs, its number there and when it was started, since numbers are given again."""
+    """Return what identifies this process: where it runs, its number there and when it was started, since numbers are given
+    again.
+    """
     return f"{_place()}/{os.getpid()}/{_started(os.getpid())}"
 
 
@@ -37,12 +39,12 @@ def is_running(process: str) -> bool | None:
 
 
 def _place() -> str:
-    """This boot of this machine, and the container in whose numbers processes are counted."""
+    """Return what identifies this boot of this machine, and the container in whose numbers processes are counted."""
     return f"{socket.gethostname()}/{BOOT.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in the kernel's ticks; empty if there is none, or only its remains."""
+    """Return when a process was started, in the kernel's ticks; empty if there is none, or only its remains."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -59,7 +61,7 @@ def end_with_parent() -> None:
 
 
 def processor_seconds() -> float:
-    """User and system time of the process tree, with that of processes that ended and whose parent took note of it."""
+    """Return user and system time of the process tree, with that of processes that ended and whose parent took note of it."""
     me = psutil.Process()
     total = 0.0
     for process in [me, *me.children(recursive=True)]:
@@ -70,7 +72,9 @@ def processor_seconds() -> float:
 
 
 def busy_seconds(pid: int) -> float:
-    """Seconds for which the threads of a process, and of those below it, ran or waited for a processor; not what sleeps."""
+    """Return the seconds for which the threads of a process, and of those below it, ran or waited for a processor; not what
+    sleeps.
+    """
     total = 0
     with suppress(psutil.Error):
         for process in [(top := psutil.Process(pid)), *top.children(recursive=True)]:
@@ -112,6 +116,6 @@ def here(host: str) -> str:
     return "127.0.0.1" if host in ALL else f"[{host}]" if ":" in host else host
 
 
-def told(host: str) -> str:
-    """Return the host that others type to reach it."""
+def advertised(host: str) -> str:
+    """Return the host at which other machines reach a server that listens on `host`."""
     return socket.gethostname() if host in ALL else here(host)

@@ -5,8 +5,8 @@ read end of the owner's pipe as standard input. Invariants:
 - the owner's end, for whatever reason (kill -9 included), closes the pipe, and the whole tree is ended: SIGTERM, grace, SIGKILL;
 - `stop GRACE_S` on the pipe does the same with the owner's own grace;
 - when the command ends by itself, what it left behind is ended too;
-- the keeper is a subreaper, so that a descendant that detached itself is still found; it exits only when nobody is left, with the
-  command's own exit status (128 + signal when a signal ended it).
+- the keeper is a subreaper, so that a descendant that detached itself is still found; it exits only when no descendant is left,
+  with the command's own exit status (128 + signal when a signal ended it).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ GIVE_UP_S = 10.0  # for SIGKILLed processes stuck in the kernel
 
 
 def descendants(root: int) -> list[int]:
-    """Living (not zombie) descendants of `root`, by one pass over /proc."""
+    """Return the living (not zombie) descendants of `root`, by one pass over /proc."""
     children: dict[int, list[tuple[int, str]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -45,7 +45,7 @@ def descendants(root: int) -> list[int]:
 
 
 def given_environment() -> dict[bytes, bytes]:
-    """Return what this process was started with; Python may have added a locale of its own to `os.environ`."""
+    """Return the environment this process was started with; Python may have added a locale of its own to `os.environ`."""
     with open("/proc/self/environ", "rb") as file:
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
         return {name: value for name, _, value in pairs}
@@ -102,7 +102,9 @@ class Keeper:
                 self.status = code if code >= 0 else 128 - code
 
     def wait(self, timeout_s: float | None) -> bytes | None:
-        """Sleeps until a child ends, the pipe speaks or time is up; the pipe's bytes (empty: the owner is gone), else None."""
+        """Sleep until a child ends, the pipe is readable or time is up; return the pipe's bytes (empty: the owner is gone), else
+        None.
+        """
         ready, _, _ = select.select([0, self.wake_read], [], [], timeout_s)
         if self.wake_read in ready:
             os.read(self.wake_read, 4096)
@@ -113,7 +115,7 @@ class Keeper:
         while self.status is None:
             message = self.wait(None)
             if message == b"":
-                os.close(0)  # whoever opens a shared pipe from now on sees that nobody reads it
+                os.close(0)  # a process that opens a shared pipe from now on finds no reader
                 break
             if message is not None and message.startswith(b"stop "):
                 self.grace_s = float(message.split()[1])
@@ -123,10 +125,10 @@ class Keeper:
     def end(self, grace_s: float) -> int:
         deadline = time.monotonic() + grace_s
         left = descendants(os.getpid())
-        told: set[int] = set()
+        signalled: set[int] = set()
         while left and time.monotonic() < deadline:
-            send([pid for pid in left if pid not in told], signal.SIGTERM)
-            told.update(left)
+            send([pid for pid in left if pid not in signalled], signal.SIGTERM)
+            signalled.update(left)
             time.sleep(0.01)
             self.reap()
             left = descendants(os.getpid())

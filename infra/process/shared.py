@@ -24,7 +24,7 @@ END_S = 15.0
 
 
 class Shared:
-    """This process's share in the child `name` of `home`. `url` is where it serves; `owned` tells whether we started it."""
+    """This process's share in the child `name` of `home`. `url` is where it serves; `owned` says whether we started it."""
 
     def __init__(self, home: Home, name: str, pipe: int, users: BinaryIO, url: str, owned: bool) -> None:
         self._home = home
@@ -37,7 +37,7 @@ class Shared:
 
     @classmethod
     def join(cls, home: Home, name: str, start: "Callable[[int], tuple[Child, str]]", healthy: Callable[[str], bool]) -> "Shared":
-        """Joins the running child, or calls `start` with the read end of its pipe; `start` returns when the child serves."""
+        """Join the running child, or call `start` with the read end of its pipe; `start` returns when the child serves."""
         with home.lock(name):
             fifo, record = _paths(home, name)
             users = (home.locks / f"{name}.users").open("ab")
@@ -54,7 +54,7 @@ class Shared:
 
     @property
     def running(self) -> bool:
-        """Whether the child has not ended."""
+        """Return whether the child has not ended."""
         pipe = _open_write(_paths(self._home, self._name)[0])
         if pipe is not None:
             os.close(pipe)
@@ -88,7 +88,7 @@ class Shared:
 
 
 def _started(home: Home, name: str, start: "Callable[[int], tuple[Child, str]]") -> tuple[int, str]:
-    """Start the child, whose last one has ended or is about to; the write end of its pipe and its URL."""
+    """Start the child after the last one's end; return the write end of its pipe and its URL."""
     fifo, record = _paths(home, name)
     _wait_end(home, name, record)
     fifo.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def _open_write(fifo: Path) -> int | None:
     """Return the FIFO's write end, if a keeper reads it."""
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # there is no FIFO, or nobody reads it
+    except OSError:  # there is no FIFO, or no process reads it
         return None
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
@@ -125,7 +125,7 @@ def _open_write(fifo: Path) -> int | None:
 
 
 def _wait_end(home: Home, name: str, record: Path) -> None:
-    """Waits until the keeper that `record` names is gone, which is when nothing of the child is left; removes the record."""
+    """Wait until the keeper that `record` names is gone, and with it all of the child; remove the record."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         pid = int(json_value(record.read_text())["pid"])
         deadline = time.monotonic() + END_S
@@ -149,7 +149,7 @@ def _open_running(fifo: Path, record: Path, healthy: Callable[[str], bool]) -> i
 
 
 class Budget:
-    """At most `most` restarts in any `window_s` seconds: a fault that comes back at once must not be cured forever."""
+    """At most `most` restarts in any `window_s` seconds: a fault that comes back at once must not cause restarts for ever."""
 
     def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.most, self.window_s, self._clock = most, window_s, clock

@@ -24,7 +24,7 @@ def prepared(server: Server) -> Path:
 
 
 def begin(server: Server, file: Path) -> None:
-    """Copy the prepared database to `file`, unless there is a file, or the log of one that is gone: it would be applied.
+    """Copy the prepared database to `file`, unless there is a file, or the log of a deleted one, which would be applied.
 
     Where none was prepared, or it can't be copied, the server makes a database of its own.
     """
@@ -46,7 +46,7 @@ def make() -> None:
 
 def _prefect(folder: Path) -> Path:
     file = folder / "prefect.db"
-    os.chdir(folder)  # where no prefect.toml or .env names a database of somebody else
+    os.chdir(folder)  # where no prefect.toml or .env names another database
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
     os.environ.update({"PREFECT_HOME": str(folder), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"})

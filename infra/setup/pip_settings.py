@@ -1,4 +1,4 @@
-"""Tells uv, which reads none of it, what pip was told: where packages are, certificates, proxy, patience.
+"""Gives uv, which does not read them, pip's settings: where packages are, certificates, proxy, patience.
 
 Reads what `pip config list` prints from stdin, its variables included, and prints the assignments for a shell to evaluate. A
 variable of uv's own that is set stays as it is.
@@ -15,7 +15,7 @@ SECTIONS = ("global", "install", ":env:")
 
 
 def pip_settings(listing: str) -> dict[str, list[str]]:
-    """Return every setting's words: pip separates several by white space."""
+    """Return the words of every setting: pip separates several by white space."""
     found: dict[str, str] = {}
     for section in SECTIONS:
         for line in listing.splitlines():
@@ -27,7 +27,7 @@ def pip_settings(listing: str) -> dict[str, list[str]]:
 
 
 def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) -> dict[str, str]:
-    """uv's variables for pip's settings, without those that the environment has already under any name that uv knows."""
+    """Return uv's variables for pip's settings, without those that the environment has already under any name that uv knows."""
     extra = [address for address in settings.get("extra-index-url", []) if _exists(address)]
     links = [place for place in settings.get("find-links", []) if _exists(place)]
     certificates = (
@@ -53,7 +53,7 @@ def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) ->
 
 
 def _exists(address: str) -> bool:
-    """pip passes over a folder that is not there with a warning; uv ends."""
+    """Return whether an address exists: pip skips a missing folder with a warning; uv ends."""
     return ("://" in address and not address.startswith("file://")) or Path(address.removeprefix("file://")).exists()
 
 

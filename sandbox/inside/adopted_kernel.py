@@ -24,7 +24,7 @@ from nbrl.sandbox.inside.shell import outlive_tasks
 
 
 def configuration() -> Config:
-    """IPython as a half-trained model needs it: no colours, no history database, no start-up files."""
+    """Return IPython as a half-trained model needs it: no colours, no history database, no start-up files."""
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "nocolor"
@@ -36,7 +36,7 @@ def configuration() -> Config:
 
 @contextmanager
 def no_debugger() -> Iterator[None]:
-    """Let ipykernel believe that debugpy is not installed: nobody can reach it, and it takes a third of the start."""
+    """Let ipykernel believe that debugpy is not installed: no client can reach it, and it takes a third of the start."""
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     try:
         yield
@@ -61,8 +61,8 @@ def install_host_call(channel: Channel) -> None:
 def announce(sock: socket.socket, workspace: str) -> None:
     """Send the host a pidfd of this process and its workspace folder, then stop writing to the host's stderr.
 
-    Call it before the limits bind: descriptors under way are counted for all kernels' one user, and who has more than that many
-    under way, by anybody's doing, may send none.
+    Call it before the limits bind: descriptors in flight are counted for all kernels' one user, and a process may send none while
+    that user has more than its limit in flight.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -109,17 +109,19 @@ class AdoptingKernelApp(IPKernelApp):
         self.load_connection_info(self.connection)
 
     def write_connection_file(self, **kwargs: Any) -> None:
-        """There is no connection file inside."""
+        """Do nothing: there is no connection file inside."""
 
     def cleanup_connection_file(self) -> None:
-        """Nor is there anything of ours to remove."""
+        """Do nothing: there is nothing to remove."""
 
     def _try_bind_socket(self, s: "zmq.Socket[Any]", port: int) -> int:
         adopt(s, self.adopt[port])
         return port
 
     def init_iopub(self, context: "zmq.Context[Any]") -> None:
-        """The stock thread without its pipe from forked children: that is of TCP, and they write to the captured descriptors."""
+        """Start the stock thread without its pipe from forked children: that is of TCP, and they write to the captured
+        descriptors.
+        """
         sock = context.socket(zmq.XPUB)
         sock.linger = 1000
         self.iopub_port = self._bind_socket(sock, self.iopub_port)
@@ -128,7 +130,7 @@ class AdoptingKernelApp(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
     def init_heartbeat(self) -> None:
-        """The stock heartbeat thread, on an adopted socket."""
+        """Start the stock heartbeat thread, on an adopted socket."""
         port, descriptor = self.hb_port, self.adopt[self.hb_port]
 
         from ipykernel.heartbeat import Heartbeat

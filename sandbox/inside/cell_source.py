@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CellSource:
-    """Stands before two methods of a shell. `begin` says that a request has come, whose source is transformed twice."""
+    """Replaces two methods of a shell. `begin` is called for a request, whose source is transformed twice."""
 
     def __init__(self, shell: Any) -> None:
         self._shell, self._should_run_async = shell, shell.should_run_async
@@ -19,8 +19,8 @@ class CellSource:
         self._shell.transform_cell = self._first
 
     def _first(self, raw_cell: str) -> str:
-        """Return the second call has its result. If this one fails it is the stock method's, whose traceback shows nothing of
-        ours.
+        """Transform the source and keep the result for the second call. A failure is that of the stock method, with its traceback
+        alone.
         """
         self._end()
         transformed: str = self._shell.transform_cell(raw_cell)
@@ -28,18 +28,19 @@ class CellSource:
         return transformed
 
     def _second(self, earlier: str, transformed: str, raw_cell: str) -> str:
-        """Comes before any code of the cell, which may change transformers and run further cells."""
+        """Return the kept result. Called before any code of the cell, which may change transformers and run further cells."""
         self._end()
         return transformed if raw_cell == earlier else str(self._shell.transform_cell(raw_cell))
 
     def _end(self) -> None:
-        """The stock method is back."""
+        """Restore the stock method."""
         vars(self._shell).pop("transform_cell", None)
 
     def _awaits(self, raw_cell: str, *, transformed_cell: str | None = None, preprocessing_exc_tuple: Any = None) -> bool:
-        """Without these words nothing is awaited. The stock method finds out by compiling, which repeats the compiler's warnings.
+        """Return whether the cell awaits: not without these words. The stock method compiles to see, which repeats the compiler's
+        warnings.
 
-        What is nested too deeply for that is told when it is compiled to be run.
+        Source that is nested too deeply for that fails when it is compiled to be run.
         """
         if transformed_cell is not None and "await" not in transformed_cell and "async" not in transformed_cell:
             return False

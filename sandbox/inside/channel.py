@@ -1,6 +1,6 @@
 """The tool channel as both ends speak it: a length, then that many bytes of JSON; requests and answers carry a number.
 
-The connected socket is the identity: whoever holds this kernel's end is this kernel, so there is no token to steal.
+The connected socket is the identity: the process with this kernel's end is this kernel, so there is no token to steal.
 """
 
 import _signal  # type: ignore[import-not-found]  # several in every cell: the public module's enumerations take 10 µs each time
@@ -18,7 +18,7 @@ _SIGINT = int(signal.SIGINT)
 
 
 def frame(value: object) -> bytes:
-    """`value` as it goes over the channel."""
+    """Return `value` as it goes over the channel."""
     data = json.dumps(value).encode()
     return LENGTH.pack(len(data)) + data
 

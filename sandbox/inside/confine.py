@@ -22,7 +22,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer architectures agree on
 
-# Of what /proc tells of the machine, what belongs to its owner; walls/filesystem.py hides the same from fresh kernels.
+# The parts of /proc that belong to the machine's owner; walls/filesystem.py hides the same from fresh kernels.
 HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
 # Terminals are counted for the whole machine: one kernel may not take them all.
 _TERMINALS = 32
@@ -54,7 +54,7 @@ def _mount(kind: str, target: str, flags: int, data: str = "", source: str = "no
 
 
 def _mounts(workspace: str, size: int, inodes: int) -> None:
-    """Own /proc, terminals and writable folders; what the zygote has there is covered."""
+    """Mount /proc, terminals and writable folders of this kernel's own over those of the zygote."""
     _mount("none", "/", _REC | _SLAVE)
     _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC)
     for name in HIDDEN:

@@ -38,7 +38,7 @@ def bound_messages(session: Any, limit: int, picture: int, message: int) -> None
 
 
 def _bounded(data: dict[str, Any], limit: int, picture: int, room: int) -> dict[str, Any]:
-    """Return the types that fit into `room` bytes; notes of the others stand in the plain text."""
+    """Return the types that fit into `room` bytes; notes in the plain text replace the others."""
     kept: dict[str, Any] = {}
     notes = []
     if (text := readable(data)) is not None:

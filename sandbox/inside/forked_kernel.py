@@ -36,7 +36,7 @@ from nbrl.sandbox.inside.shell import adjust, outlive_tasks
 
 
 class _NoShellThread:
-    """Stands where stock ipykernel has its shell channel thread. There is none, but its parent thread is asked for."""
+    """Replaces the shell channel thread of stock ipykernel. There is none, but ipykernel reads its parent thread."""
 
     parent_thread = threading.main_thread()
 
@@ -48,7 +48,7 @@ class _Nowhere:
     """A socket that takes everything and sends nothing."""
 
     def send_multipart(self, *_: object, **__: object) -> None:
-        """Forget it."""
+        """Drop the message."""
 
 
 def _rehearse_messages() -> None:
@@ -129,7 +129,7 @@ class ForkedKernel(IPythonKernel):
         shell.user_ns.update({name: value for name, value in fresh.items() if name not in shell.user_ns})
 
     def connect(self, birth: dict[str, Any], adopted: list[int]) -> None:
-        """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork.
+        """Adopt the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork.
 
         `birth` is the host's first message.
         """
@@ -175,22 +175,24 @@ class ForkedKernel(IPythonKernel):
         return DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current()), thread
 
     def _publish_status(self, status: str, *rest: Any, **named: Any) -> None:
-        """nbrl's client waits for the end of a request only."""
+        """Do nothing: nbrl's client waits for the end of a request only."""
         if status == "idle" or self._to_jupyter:
             super()._publish_status(status, *rest, **named)
 
     def _publish_execute_input(self, *arguments: Any) -> None:
-        """nbrl's client knows what it sent."""
+        """Do nothing: nbrl's client knows what it sent."""
         if self._to_jupyter:
             super()._publish_execute_input(*arguments)
 
     @property
     def io_loop(self) -> ioloop.IOLoop:  # type: ignore[override]  # stock kernels assign it
-        """Tornado's face of the loop, for the rare parts of stock kernels that need it; it costs a fork more than the loop."""
+        """Return tornado's interface to the loop, for the rare parts of stock kernels that need it; it costs a fork more than the
+        loop.
+        """
         return ioloop.IOLoop.current()
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""
+        """Run a request; answer also an interrupt in the moments before and after the code, where stock kernels do not."""
         self._source.begin()
         try:
             await super().execute_request(stream, ident, parent)

@@ -21,7 +21,7 @@ def immortalize() -> None:
     """
     if sys.version_info[:2] != (3, 12):
         return
-    # An object's id is its address, where the count of its references stands.
+    # An object's id is its address, where the count of its references is.
     words = (ctypes.c_uint64 * (_MEMORY // _WORD)).from_address(0)
     immortal, mortal = words[id(None) // _WORD], object()
     if immortal != _IMMORTAL or words[id(mortal) // _WORD] != sys.getrefcount(mortal) - 1:

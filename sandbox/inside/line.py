@@ -59,7 +59,7 @@ class Line:
             self._receive(frames)
 
     def send(self, data: bytes) -> None:
-        """Nobody is told where there is no peer, or none any more: the host ends the kernel then."""
+        """Send bytes. Does nothing where there is no peer, or none any more: the host ends the kernel then."""
         if self._peer is not None:
             with contextlib.suppress(OSError):
                 self._peer.sendall(data)
@@ -70,7 +70,7 @@ class Line:
 
 
 class ShellLine(Line):
-    """Stands where ipykernel has the stream of its shell channel."""
+    """Replaces ipykernel's stream of the shell channel."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "ROUTER", self._begin)
@@ -84,7 +84,7 @@ class ShellLine(Line):
 
     @property
     def io_loop(self) -> IOLoop:
-        """That of the main thread, in which it is asked for."""
+        """Return the loop of the main thread, from which this is called."""
         return IOLoop.current()
 
     def _begin(self, frames: list[bytes]) -> None:
@@ -93,10 +93,10 @@ class ShellLine(Line):
         task.add_done_callback(self._tasks.discard)
 
     def send_multipart(self, frames: Sequence[Any], *_: object, **__: object) -> None:
-        """An interrupt waits, so that no message is cut in two."""
+        """Send a message; an interrupt waits, so that no message is cut in two."""
         with Uninterrupted():
             super().send_multipart(frames)
 
     def flush(self, *_: object, **__: object) -> int:
-        """Messages are sent when they are given."""
+        """Do nothing: messages are sent at once."""
         return 0

@@ -1,6 +1,6 @@
 """Outputs that the thread which makes them sends itself.
 
-Stock ipykernel hands every message to its IOPub thread and waits for it at each flush: most of a small cell's time is those
+Stock ipykernel passes every message to its IOPub thread and waits for it at each flush: most of a small cell's time is those
 threads waking each other. Here that thread serves only what must go on while a cell runs: the descriptors, output that waits to
 be flushed and, for Jupyter's clients, subscriptions, control and the heartbeat.
 """
@@ -34,7 +34,7 @@ class Publisher(IOPubThread):
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Whoever flushes or sends does it in here, so that what was taken first is sent first."""
+        """Flush or send inside this block, so that what was taken first is sent first."""
         if self._sender == threading.get_ident():
             yield
             return
@@ -47,7 +47,7 @@ class Publisher(IOPubThread):
                 self._sender = None
 
     def _sent(self) -> None:
-        """Something was sent just now."""
+        """Note that something was sent just now."""
 
     def settled(self) -> None:
         """Return when no other thread is in the middle of sending."""
@@ -59,7 +59,7 @@ class Publisher(IOPubThread):
         raise NotImplementedError
 
     def schedule(self, f: Callable[[], Any]) -> None:
-        # In a forked child the lock may be held by nobody, and the socket is dead.
+        # In a forked child the lock may be held by no thread, and the socket is dead.
         if os.getpid() == self._master_pid:
             with self.sending():
                 f()
@@ -102,7 +102,7 @@ class SocketPublisher(Publisher):
         IOPubThread.__init__(self, sock, pipe=False, session=session)
 
     def _sent(self) -> None:
-        # Sending takes in what came for the socket; the loop would not be told of it again.
+        # Sending takes in what came for the socket; the loop would not report it again.
         if self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self.io_loop.add_callback(self._subscriptions)
 
@@ -116,7 +116,7 @@ class SocketPublisher(Publisher):
         send(msg[-1], 0)
 
     def _setup_event_pipe(self) -> None:
-        """Nothing is handed to the thread."""
+        """Do nothing: the thread gets no messages."""
 
     def _setup_xpub_listener(self) -> None:
         self.io_loop.add_handler(self.socket.FD, self._subscriptions, self.io_loop.READ)
@@ -131,7 +131,7 @@ class SocketPublisher(Publisher):
 
 
 class DirectStream(CapturedStream):
-    """A stream that flushes where it is told to."""
+    """A stream that flushes in the thread that calls `flush`."""
 
     pub_thread: Publisher
 
@@ -162,11 +162,11 @@ class DirectStream(CapturedStream):
 
 
 class DirectReplies(ZMQStream):
-    """A stream whose messages are sent when they are given, not a turn of the loop later."""
+    """A stream that sends messages at once, not a turn of the loop later."""
 
     def send_multipart(self, msg: Sequence[Any], *_: Any, **__: Any) -> None:
         self.socket.send_multipart(msg)
-        # Sending takes in what came for the socket; the loop would not be told of it again.
+        # Sending takes in what came for the socket; the loop would not report it again.
         self._rebuild_io_state()
 
     def flush(self, *_: Any, **__: Any) -> int:

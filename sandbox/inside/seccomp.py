@@ -34,7 +34,8 @@ _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL, _FCNTL = 56, 435, 41, 53, 16, 72
 _MMAP, _MEMFD_CREATE, _SETRLIMIT, _PRLIMIT, _SETSOCKOPT, _PRCTL = 9, 319, 160, 302, 54, 157
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _UNIX = 1
-# Each with the place of its flags. Urgent data in unix sockets (MSG_OOB), which nobody uses, has let processes out of sandboxes.
+# Each with the place of its flags. Urgent data in unix sockets (MSG_OOB), which is not needed, has let processes out of
+# sandboxes.
 _SENDING = {"sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
 _URGENT = 1
 _SOL_SOCKET, _FILTERS = 1, (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
@@ -46,7 +47,7 @@ _TERMINALS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 _INTERFACES, _BEYOND_INTERFACES = 0x890B, 0x8A00
 # F_SETLEASE, F_NOTIFY: both reach files that are the host's. F_SETPIPE_SZ: pages for pipes are counted for all kernels' one user.
 _SHARING = (1024, 1026, 1031)
-_SCHED_CORE = 62  # whose tasks nobody else may share a core with keep the others' hyperthreads idle
+_SCHED_CORE = 62  # tasks with which no others may share a core keep the others' hyperthreads idle
 _ARCHITECTURE, _SECCOMP = 0xC000003E, 317
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

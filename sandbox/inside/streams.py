@@ -20,7 +20,7 @@ TURNS = 1000  # messages of each stream in a cell that are sent for the sake of 
 
 
 def cut(text: str, limit: int) -> str:
-    """`text` within about `limit` characters, without its middle when it is longer."""
+    """Return `text` within about `limit` characters, without its middle when it is longer."""
     text = text if text.isascii() else text.encode("utf-8", "replace").decode()  # lone surrogates cannot be sent
     if len(text) <= limit:
         return text
@@ -67,7 +67,7 @@ class CapturedStream(OutStream):
 
     @property
     def parent_header(self) -> Any:
-        """The request that is answered; of what the loop itself says, the current one."""
+        """Return the request that is answered; of what the loop itself says, the current one."""
         return self._parent_header.get({}) or self._parent_header_global
 
     @parent_header.setter
@@ -122,7 +122,7 @@ class CapturedStream(OutStream):
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """The stream for bytes, as UTF-8: one, for a character may come in several writes."""
+        """Return the stream for bytes, as UTF-8: one, for a character may come in several writes."""
         return self._bytes
 
     def reconfigure(self, **options: object) -> None:
@@ -130,7 +130,7 @@ class CapturedStream(OutStream):
 
 
 class _Bytes(io.BufferedIOBase):
-    """Stands where a text file has the file of its bytes."""
+    """Replaces the byte file of a text file."""
 
     def __init__(self, stream: CapturedStream) -> None:
         self._stream = stream

@@ -37,7 +37,7 @@ class Watch:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Until it is stopped; what a call raises concerns nobody but that call."""
+        """Call the functions until `stop`; an exception of one does not affect the others."""
         while self._running:
             wait = max(0.0, min(due for due, _ in self._late) - time.monotonic()) * 1000 if self._late else None
             for descriptor, event in self._poll.poll(wait):

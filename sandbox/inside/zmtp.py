@@ -52,7 +52,7 @@ class Parser:
 
     @property
     def held(self) -> int:
-        """Bytes kept for messages that are not taken yet."""
+        """Return the number of bytes kept for messages that are not taken yet."""
         return len(self._buffer) + self._size
 
     def feed(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """Program of the zygote: `zygote FILTER CONTROL MODULE…`. One thread, libraries imported, shell built; forks kernels on request.
 
-It speaks on one SEQPACKET socket: it sends "ready" when warm; each request is the kernel's birth message with six
-descriptors (tool channel, five listening sockets). It answers nothing: the newborn announces itself on its tool channel.
-When the socket ends so does the zygote, and with it, as they live below its pid namespace, every kernel.
+It speaks on one SEQPACKET socket: it sends "ready" when warm; each request is the kernel's birth message with six descriptors
+(tool channel, five listening sockets). It answers nothing: the forked kernel announces itself on its tool channel. When the
+socket ends so does the zygote, and with it, as they live below its pid namespace, every kernel.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _PUT_AWAY = 300
 
 
 def _reseed() -> None:
-    """Give this fork generators of its own. Those that renew themselves by their process's number see no change: it is 1."""
+    """Seed this fork's random generators. Those that seed themselves again by their process's number see no change: it is 1."""
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -44,7 +44,7 @@ def _reseed() -> None:
 
 
 def _demand_nothing_shared(control: int) -> None:
-    """Forks share what is open and what is mapped as shared and writable: by it one kernel could talk to another."""
+    """Raises RuntimeError if forks would share open files or writable memory, by which one kernel could reach another."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     shared = [line.split(maxsplit=5)[-1] for line in maps if line.split()[1] in ("rw-s", "-w-s", "rwxs")]
     for name in os.listdir("/proc/self/fd"):
@@ -79,12 +79,12 @@ def _serve(control: socket.socket, kernel: ForkedKernel, code: bytes) -> None:
             return
         descriptors = [number for _, _, data in ancillary for (number,) in struct.iter_unpack("i", data)]
         try:
-            newborn = confine.fork() == 0
+            forked = confine.fork() == 0
         except OSError:
             # The host sees the tool channel end, and reads why from our stderr.
-            newborn = False
+            forked = False
             traceback.print_exc()
-        if newborn:
+        if forked:
             # Whatever happens, this process never returns into the zygote's loop.
             try:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -128,7 +128,7 @@ def main() -> None:
     kernel = ForkedKernel.prepare(prelude)
     # What the first reseeding sets up, OpenSSL above all, need not be set up in every kernel: 3 ms of CPU.
     _reseed()
-    # Nobody waits for the kernels here; their ends must not leave zombies.
+    # No process waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _single_thread(modules)
     gc.collect()

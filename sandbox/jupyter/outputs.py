@@ -36,7 +36,7 @@ class Execution:
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` within `limit` UTF-8 bytes; the middle of a longer one is replaced by a note."""
+    """Return `text` within `limit` UTF-8 bytes; the middle of a longer one is replaced by a note."""
     raw = text.encode()
     if len(raw) <= limit:
         return text
@@ -119,7 +119,7 @@ class Outputs:
         png: object = None,
         display_id: str = "",
     ) -> None:
-        """Add an output. `png` claims to be a PNG file in base64; if invalid, too large or one too many, a note stands for it.
+        """Add an output. `png` claims to be a PNG file in base64; if invalid, too large or one too many, a note replaces it.
 
         With a `display_id` it can be updated.
         """
@@ -136,7 +136,7 @@ class Outputs:
         self._fill(piece, text, png)
 
     def update(self, display_id: str, text: str, png: object = None) -> None:
-        """Show something else in the place of a display; what an earlier cell showed is shown again, by this one."""
+        """Replace a display; one that an earlier cell showed is shown again, by this one."""
         piece = next((each for each in self._pieces if display_id and each.display_id == display_id[:_ID]), None)
         if piece is None or self._clear:
             self.add("display", text, png=png, display_id=display_id)
@@ -189,7 +189,7 @@ class Outputs:
 
 
 def _shares(sizes: list[int], limit: int) -> list[int]:
-    """Water-filling: small outputs keep their full size, large ones share the rest equally."""
+    """Return the share of each output: small ones keep their full size, large ones share the rest equally (water-filling)."""
     shares = [0] * len(sizes)
     left = limit
     order = sorted(range(len(sizes)), key=sizes.__getitem__)

@@ -12,7 +12,9 @@ _KEPT = {"\x1b[K": "\x1b", "\x1b[0K": "\x1b", "\x1b[2K": "\r\x1b", "\x1b": "\uff
 
 
 def plain(text: str) -> str:
-    """`text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and print."""
+    """Return `text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and
+    print.
+    """
     text = _ANSI.sub(lambda found: _KEPT.get(found[0], ""), text)
     if _MOVES.search(text):
         text = "\n".join(_line(line)[0] for line in text.split("\n"))
@@ -28,7 +30,7 @@ def unfinished(line: str) -> str:
 
 
 def _line(text: str) -> tuple[str, int]:
-    """Return what a terminal shows of one line, and where its cursor stands."""
+    """Return what a terminal shows of one line, and where its cursor is."""
     shown: list[str] = []
     at = 0
     for part in _PARTS.findall(text):

@@ -108,16 +108,16 @@ class Bubblewrap:
 
     @property
     def running(self) -> bool:
-        """Whether something still runs inside."""
+        """Return whether something still runs inside."""
         return self._lifeline is not None and self._process.poll() is None
 
     @property
     def killed(self) -> bool:
-        """Whether its launcher was killed, instead of ending with what ran inside."""
+        """Return whether its launcher was killed, instead of ending with what ran inside."""
         return (self._process.poll() or 0) < 0
 
     def complaints(self) -> str:
-        """Return the stderr output before the first cell, which tells why a start failed."""
+        """Return the stderr output before the first cell, which says why a start failed."""
         size = os.fstat(self._complaints).st_size
         return os.pread(self._complaints, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 

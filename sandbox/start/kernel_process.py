@@ -98,7 +98,7 @@ class KernelProcess:
     """Owns the host's resources of one kernel; `end` releases all of them and may be called twice.
 
     `lacking` names its missing protections, each with what was found instead; `finish` ends further resources of its own; `lost`
-    tells, once the kernel has ended, whether its sandbox had ended too.
+    says, once the kernel has ended, whether its sandbox had ended too.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork. Its sandbox may take a moment longer to end than its end of the socket."""
+        """Return whether it can still fork. Its sandbox may take a moment longer to end than its end of the socket."""
         if not self._bubblewrap.running:
             return False
         hangup = select.poll()

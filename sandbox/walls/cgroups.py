@@ -137,9 +137,8 @@ class Group:
             self._share = ()
 
     async def leave(self) -> None:
-        """Keep it for another kernel once this one's processes are gone.
-
-        If one stays too long, or memory that it held is still counted, it is removed instead, at the latest with its parent.
+        """Free the group for another kernel once this one's processes are gone. If one stays too long, or its memory is still
+        counted, the group is removed instead, at the latest with its parent.
         """
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         try:
@@ -155,7 +154,7 @@ class Group:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it if it is empty."""
+        """Remove the group if it is empty."""
         for folder in (*self._bounds, *self._share):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -245,5 +244,7 @@ class Groups:
 
 
 def memory_limit(settings: SandboxSettings) -> int:
-    """Bytes that a kernel may hold in total: the limit of one process, every tmpfs (workspace, /tmp, /dev/shm), and headroom."""
+    """Return the bytes that a kernel may hold in total: the limit of one process, every tmpfs (workspace, /tmp, /dev/shm), and
+    headroom.
+    """
     return (settings.memory_mb + 3 * settings.workspace_mb + _HEADROOM_MB) * _MIB

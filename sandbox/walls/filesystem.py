@@ -105,7 +105,7 @@ def python_root(interpreter: Interpreter) -> Root:
 
 
 def bubblewrap_arguments(root: Root, settings: SandboxSettings, *, nested: bool) -> tuple[list[str], list[str]]:
-    """Arguments before and after the bind mounts (which the launcher inserts, since it may stage them).
+    """Return the arguments before and after the bind mounts (which the launcher inserts, since it may stage them).
 
     `nested` lets what runs inside make sandboxes of its own: for the zygote, which runs no untrusted code.
     """

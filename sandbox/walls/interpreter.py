@@ -25,7 +25,7 @@ _DESCRIBE = (
     "import importlib.metadata as m, json, os, sys; print(json.dumps([os.path.realpath(sys._base_executable), "
     f"os.path.realpath(sys.base_prefix), sys.path, sys.implementation.cache_tag, m.version('{_KERNEL}')]))"
 )
-# Nobody's own packages: HOME is anybody's.
+# No user's own packages: any user may have this HOME.
 _PREPARE = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.ForkedKernel.prepare()"
 
 
@@ -48,7 +48,7 @@ def for_kernels(settings: SandboxSettings) -> Interpreter:
 
 @functools.cache
 def own() -> Interpreter:
-    """nbrl's own Python."""
+    """Return nbrl's own Python."""
     return _interpreter(sys.executable, sys.base_prefix, sys.path, sys.implementation.cache_tag)
 
 
@@ -70,7 +70,7 @@ def versions(settings: SandboxSettings) -> dict[str, str]:
 
 
 def _name(package: Distribution) -> str:
-    """Empty for the folders without one that installers leave behind.
+    """Return the name of a package; empty for the folders without one that installers leave behind.
 
     The standard library says None of them; importlib_metadata, which takes its place once anything has imported it, raises.
     """
@@ -84,7 +84,7 @@ def _name(package: Distribution) -> str:
 def _of(environment: Path) -> Interpreter:
     python = environment / "bin/python"
     try:
-        told = subprocess.run(
+        described = subprocess.run(
             [python, "-I", "-c", _DESCRIBE],
             capture_output=True,
             text=True,
@@ -92,7 +92,7 @@ def _of(environment: Path) -> Interpreter:
             check=True,
             stdin=subprocess.DEVNULL,
         )
-        executable, base, folders, tag, found = json.loads(told.stdout)
+        executable, base, folders, tag, found = json.loads(described.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else [str(error)]
         raise SandboxUnavailable(

@@ -2,10 +2,10 @@
 
 Its first argument is JSON, further arguments are passed to what it starts.
 
-It starts bubblewrap and watches the host process (by pidfd), the process that stands between them and, where there is one, a
-lifeline (a pipe whose other end only the host has). When any of these ends, or bubblewrap does, it kills every descendant,
-removes the socket folder and the control groups and leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born
-leaves its child to us, not to init.
+It starts bubblewrap and watches the host process (by pidfd), the process between them and, where there is one, a lifeline (a pipe
+whose other end only the host has). When any of these ends, or bubblewrap does, it kills every descendant, removes the socket
+folder and the control groups and leaves. It is a child subreaper, so a bubblewrap monitor that dies early leaves its child to us,
+not to init.
 
 As root it also gives the kernel an unprivileged uid: in the kernel's own eyes uid 0 of the host would still be uid 0 (rlimits do
 not bind it, /proc/sys is its own). That uid may not be able to reach the interpreter (for example below /root), so the
@@ -91,7 +91,7 @@ def _spawn(argv: list[str], keep: list[int], uid: int | None) -> int:
 
 
 def _yield_to_the_host() -> None:
-    """What no cell may change: no handler of crashes of the host's runs for a kernel, which is the first to go without memory.
+    """Set what no cell may change: no crash handler of the host runs for a kernel, which is the first to end without memory.
 
     A limit of 1 and not of 0, which does not keep such a handler from running; the system call filter keeps it at 1.
     """
@@ -135,7 +135,7 @@ def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
                 for child in [*children, parent]:
                     os.rmdir(child)
             except FileNotFoundError:
-                continue  # somebody else is at it too
+                continue  # another process removes it too
             except OSError as error:
                 if error.errno != errno.EBUSY or time.monotonic() > deadline:
                     break
@@ -150,7 +150,7 @@ def launch_arguments() -> tuple[str, ...]:
 def main() -> int:
     """Run between the host and the process that does the work, and end with it.
 
-    Some hosts, Ray's workers among them, kill their children when they end; who is killed tidies nothing up.
+    Some hosts, Ray's workers among them, kill their children when they end; a killed process cleans nothing up.
     """
     spec = json.loads(sys.argv[1])
     os.setsid()
@@ -172,7 +172,7 @@ def main() -> int:
 
 
 def _launch(spec: dict[str, Any], orphan: bool, ends: list[int]) -> int:
-    """Run the sandbox until it, or the process behind one of `ends`, ends; then end all that is left of it and tidy up."""
+    """Run the sandbox until it, or the process behind one of `ends`, ends; then end all that is left of it and clean up."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = spec["folder"]
     # Opened before anything is mounted over it.

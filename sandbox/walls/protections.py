@@ -77,7 +77,7 @@ def lacking(pidfd: int, group: Group | None) -> dict[Protection, str]:
 
 
 def demand(settings: SandboxSettings, missing: dict[Protection, str]) -> None:
-    """Raise SandboxUnavailable when a required protection is missing."""
+    """Raises SandboxUnavailable if a required protection is missing."""
     for name in settings.require:
         if name in missing:
             raise refusal(name, missing[name])

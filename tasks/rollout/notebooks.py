@@ -102,8 +102,8 @@ class SandboxedKernel:
     def __init__(self, kernel: SandboxKernel) -> None:
         self._kernel = kernel
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
-        state = {"state": state_expression(told)}
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
+        state = {"state": state_expression(message)}
         execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):

@@ -36,7 +36,7 @@ def ask(
     server: Server,
     thinking: Thinking = "tag",
     timeout: float = 30,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     key: str = "",
     firm: bool = True,
     **settings: Any,
@@ -45,7 +45,7 @@ def ask(
         chosen = ChatSettings(endpoint=f"{server.url}/v1/", model="m", **settings)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as client:
-            policy = ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, tell, firm=firm)
+            policy = ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, report, firm=firm)
             return await policy.generate(PROMPT, 48, seed=5)
 
     return asyncio.run(run())

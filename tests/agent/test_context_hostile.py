@@ -59,8 +59,8 @@ class Forger:
     def __init__(self, reports: list[Any]) -> None:
         self._reports = reports
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
-        json.loads(told)
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
+        json.loads(message)
         return CellResult("ok", [], self._reports.pop() if self._reports else None)
 
 
@@ -128,7 +128,7 @@ ATTACKS = st.sampled_from(
         "_nbrl_state.requests = [{'do': 'drop', 'cells': [-1, True, 10**30, 0]}] * 1000",
         "_nbrl_state.requests = 7",
         "_nbrl_state.requests.append(_nbrl_state.requests)",
-        "_nbrl_state.hear = None",
+        "_nbrl_state.receive = None",
         "_nbrl_state.now = -5\ncontext.drop(0)",
         "_nbrl_state.view = [None]\nprint(context)",
         "_nbrl_state._repr_json_ = lambda: {'answer': [1], 'notepad': float('nan')}",

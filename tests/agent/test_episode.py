@@ -149,7 +149,7 @@ def test_a_dead_engine_is_a_failed_trajectory_not_an_exception() -> None:
 
 def test_a_dead_kernel_ends_without_an_answer() -> None:
     class DeadKernel:
-        async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+        async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
             return CellResult("dead")
 
     async def run() -> Trajectory:

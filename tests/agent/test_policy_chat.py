@@ -133,7 +133,7 @@ def test_passing_faults_are_tried_again(status: int) -> None:
 def test_a_passing_fault_may_come_with_status_200(fault: dict[str, Any]) -> None:
     told: list[str] = []
     with serving(Reply(fault, 200, {"Retry-After": "0"}), Reply(completion("hello"))) as server:
-        assert ask(server, tell=told.append).text == "hello"
+        assert ask(server, report=told.append).text == "hello"
     named = isinstance(fault.get("error"), dict)
     assert ("answered 200 with the error" if named else "answered 200 with ") in told[0]
     assert named or "502" not in told[0]
@@ -150,7 +150,7 @@ def test_each_further_try_is_told_before_it_is_waited_for() -> None:
     told: list[str] = []
     busy = Reply({"error": "busy sk-1"}, 429, {"Retry-After": "0"})
     with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
-        ask(server, tell=told.append)
+        ask(server, report=told.append)
     first, second = told
     assert first == "the model server answered 429; trying again in 0.0 s (2 of 6)"
     assert second.startswith("the model server did not answer: RemoteProtocolError; trying again in ")

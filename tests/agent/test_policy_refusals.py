@@ -54,7 +54,7 @@ def test_sampling_parameters_at_1_that_a_server_refuses_are_left_out(replies: li
 
     async def run(server: Server) -> None:
         async with httpx.AsyncClient(trust_env=False) as client:
-            policy = ChatPolicy(client, ChatSettings(endpoint=server.url, model="m"), Sampling(), tell=told.append)
+            policy = ChatPolicy(client, ChatSettings(endpoint=server.url, model="m"), Sampling(), report=told.append)
             for _ in range(2):
                 assert (await policy.generate(PROMPT, 48, seed=5)).text == "hello"
 

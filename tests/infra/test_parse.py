@@ -57,7 +57,7 @@ def test_what_is_nested_too_deep_is_a_fault_in_words(text: str) -> None:
     [
         (BOMB, r"line 2, column 10: \*a0 refers to another value; write that value out"),
         ("a: &x 1\nb: {<<: *x}", r"\*x refers to another value"),
-        ("a: 1\nb: 2\na: 3", r"line 3, column 1: 'a' stands twice"),
+        ("a: 1\nb: 2\na: 3", r"line 3, column 1: 'a' is there twice"),
         ("a: [1", "line 1, column 6: "),
         ("a: 2026-99-99", "month must be"),
         ("? [a]\n: 1", "line 1, column 3: found unhashable key"),

@@ -47,7 +47,7 @@ def server() -> Iterator[str]:
         ("tracking.uri=ftp://x", "is no tracking server or database"),
         ("tracking.uri=sqlite:////nowhere/at/all/x.db", "there is no folder /nowhere/at/all"),
         ("storage.root=http://nope", "neither a folder nor an address with s3://"),
-        ('home="a\\0b"', "which stands for nothing"),
+        ('home="a\\0b"', "which no text may have"),
     ],
 )
 def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

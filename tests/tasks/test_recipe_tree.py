@@ -164,8 +164,8 @@ def test_a_recipe_that_is_not_there_is_named_with_its_place(tmp_path: Path) -> N
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("base: tiny-cpu\nupdate: {lr: 1, lr: 2}\n")
-    assert "line 2, column 17: 'lr' stands twice" in refusal(str(path))
-    assert "'lr' stands twice" in refusal("tiny-cpu", "update={lr: 1, lr: 2}")
+    assert "line 2, column 17: 'lr' is there twice" in refusal(str(path))
+    assert "'lr' is there twice" in refusal("tiny-cpu", "update={lr: 1, lr: 2}")
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ class Corpus:
 
     @property
     def has_words(self) -> bool:
-        """Whether anything can be found."""
+        """Return whether anything can be found."""
         return self._index is not None
 
     def retrieve(self, query: str, k: int) -> list[str]:
-        """Up to `k` passages that share a word with the query, best first."""
+        """Return up to `k` passages that share a word with the query, best first."""
         import bm25s
 
         tokens = bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)

@@ -23,7 +23,7 @@ class Words(Mapping[str, int]):
     """Word to column of the index. A word is found by bisection, so only a few pages of the file are read."""
 
     def __init__(self, table: pa.Table) -> None:
-        """`table` is what `words_table` made."""
+        """Map the words of `table`, which `words_table` made."""
         self._words, self._columns = table["word"], table["column"]
 
     def __getitem__(self, word: str) -> int:
@@ -40,7 +40,7 @@ class Words(Mapping[str, int]):
 
 
 def words_table(columns: Mapping[str, int]) -> pa.Table:
-    """Rows of (word, column), in the order in which Python sorts the words."""
+    """Return rows of (word, column), in the order in which Python sorts the words."""
     words = sorted(columns)
     schema = pa.schema([("word", pa.large_string()), ("column", pa.int64())])
     return pa.table([words, [columns[word] for word in words]], schema=schema)

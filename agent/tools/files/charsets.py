@@ -4,7 +4,7 @@ import codecs
 import re
 
 UNNAMED = "utf-8-sig"
-"""Stands for a charset that nothing names."""
+"""A charset that nothing names."""
 _SAMPLE = 1 << 16
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
@@ -29,7 +29,7 @@ _PUNCTUATION = frozenset("’”»›–—…·°\xa0") | _OPENING
 
 
 def known(name: str) -> str:
-    """Python's name of a charset as browsers read it; UNNAMED for what is none of the web."""
+    """Return Python's name of a charset as browsers read it; UNNAMED for what is none of the web."""
     try:
         found = codecs.lookup(name).name
         "".encode(found)
@@ -80,7 +80,7 @@ def _is_named(charset: str) -> bool:
 
 
 def _guess(sample: bytes) -> str:
-    """In Latin scripts a few letters among those of ASCII are of a charset; what any other is its own statistics tell."""
+    """Return the charset that fits best: in Latin scripts by a few letters among those of ASCII, else by its statistics."""
     texts = {name: sample.decode(name, "replace") for name in _LATIN}
     odd = {name: _odd(text) for name, text in texts.items()}
     best = min(_LATIN, key=odd.__getitem__)
@@ -97,7 +97,7 @@ def _guess(sample: bytes) -> str:
 
 
 def _odd(text: str) -> int:
-    """Return how many symbols stand next to a letter, as a wrong charset puts them there."""
+    """Return how many symbols are next to a letter, as a wrong charset puts them there."""
     around = zip(f" {text}", text, f"{text[1:]} ", strict=False)
     return sum(
         (before.isalpha() and mark not in _PUNCTUATION - _OPENING) or (after.isalpha() and mark not in _PUNCTUATION)

@@ -19,7 +19,9 @@ WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def html(data: bytes) -> Iterator[str]:
-    """The main content as Markdown, under the page's title; all text of a page that has no main content. It is given as UTF-8."""
+    """Return the main content as Markdown, under the page's title; all text of a page that has no main content. It is given as
+    UTF-8.
+    """
     import trafilatura
 
     page = data.decode()
@@ -35,7 +37,7 @@ def html(data: bytes) -> Iterator[str]:
 
 
 def pdf(data: bytes) -> Iterator[str]:
-    """The text of the pages, a blank line between them."""
+    """Return the text of the pages, a blank line between them."""
     import logging
 
     import pypdf
@@ -46,7 +48,7 @@ def pdf(data: bytes) -> Iterator[str]:
 
 
 def docx(data: bytes) -> Iterator[str]:
-    """The paragraphs of the body; the cells of a table row are paragraphs too."""
+    """Return the paragraphs of the body; the cells of a table row are paragraphs too."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("word/document.xml") as document:
         for _, element in ElementTree.iterparse(document):
             if element.tag == f"{WORD}p":
@@ -61,7 +63,7 @@ def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
 
 
 def xlsx(data: bytes) -> Iterator[str]:
-    """Each sheet's name, then its rows with tabs between the values; a formula that was never computed stands for its value.
+    """Return each sheet's name, then its rows with tabs between the values; a formula that was never computed replaces its value.
 
     Empty rows that follow each other are counted: a sheet may have a million of them before its last value.
     """

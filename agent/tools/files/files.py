@@ -16,7 +16,7 @@ ReadFile = Callable[[str], Awaitable[bytes]]
 
 
 def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
-    """`visual_qa(image_path, question)`."""
+    """Return the tool `visual_qa(image_path, question)`."""
 
     async def visual_qa(image_path: str, question: str) -> str:
         """Looks at an image file (PNG, JPEG, GIF, WebP) of the workspace and answers a question about it.
@@ -45,7 +45,7 @@ def image_kind(data: bytes) -> str:
 
 
 def file_text(read_file: ReadFile, documents: Documents) -> FunctionTool:
-    """`inspect_file(path)`, where there is no model to ask."""
+    """Return the tool `inspect_file(path)`, where there is no model to ask."""
 
     async def inspect_file(path: str) -> str:
         """Returns the text of a file of the workspace: text, CSV, JSON, HTML, PDF, Word (docx) or Excel (xlsx).
@@ -59,7 +59,7 @@ def file_text(read_file: ReadFile, documents: Documents) -> FunctionTool:
 
 
 def inspect_file(read_file: ReadFile, documents: Documents, model: ChatModel) -> FunctionTool:
-    """`inspect_file(path, question)`."""
+    """Return the tool `inspect_file(path, question)`."""
 
     async def inspect_file(path: str, question: str = "") -> str:
         """Answers a question about a file of the workspace: text, CSV, JSON, HTML, PDF, Word (docx) or Excel (xlsx).

@@ -18,9 +18,9 @@ _ID = re.compile(rb'\A\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1
 
 @asynccontextmanager
 async def mended(transport: AbstractAsyncContextManager["TransportStreams"]) -> AsyncIterator["TransportStreams"]:
-    """The transport, with `mend` applied to the results that come over it."""
-    async with transport as (heard, asked):
-        yield _Mended(heard), asked
+    """Yield the transport, with `mend` applied to the results that come over it."""
+    async with transport as (answers, requests):
+        yield _Mended(answers), requests
 
 
 class _Mended:
@@ -63,8 +63,8 @@ def mend(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result that the protocol's client accepts.
 
     A tool keeps its name, its words and its arguments' schema: the host checks no answer by a schema, and a schema that is none
-    says nothing of the arguments. What is no tool is left out. Of a server it is enough that it has tools.
-    Parts of an unknown type, and answers without any, are their JSON.
+    says nothing of the arguments. What is no tool is left out. A server need only have tools. Parts of an unknown type, and
+    answers without any, are their JSON.
     """
     result = {key: value for key, value in result.items() if key != "_meta" or isinstance(value, dict)}
     if "protocolVersion" in result or "supportedVersions" in result:
@@ -80,8 +80,8 @@ def mend(result: dict[str, Any]) -> dict[str, Any]:
 
 def _server(result: dict[str, Any]) -> dict[str, Any]:
     given = result.get("serverInfo")
-    told = given if isinstance(given, dict) else {}
-    info = {key: str(told.get(key, "")) for key in ("name", "version")}
+    named = given if isinstance(given, dict) else {}
+    info = {key: str(named.get(key, "")) for key in ("name", "version")}
     words = {key: value for key, value in result.items() if key != "instructions" or isinstance(value, str)}
     return {**words, "capabilities": {"tools": {}}, **({"serverInfo": info} if "protocolVersion" in result else {})}
 
@@ -113,7 +113,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Any) -> Any:
-    """Return a part with what is read of it."""
+    """Return a part with the fields that are read."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "resource" and isinstance(held := part.get("resource"), dict):
         read = {key: held[key] for key in ("uri", "text", "blob") if isinstance(held.get(key), str)}
@@ -125,9 +125,7 @@ def _part(part: Any) -> Any:
 
 
 def readable(line: bytes) -> "JSONRPCMessage | None":
-    """Return the answer in a line that the protocol's client does not read, or that it cannot be read; None if it names no
-    request.
-    """
+    """Return the answer in a line that the protocol's client does not accept, or an error; None if the line names no request."""
     from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
     try:
@@ -137,8 +135,8 @@ def readable(line: bytes) -> "JSONRPCMessage | None":
         said = None
     match said:
         case {"id": int() | str() as asked, "error": error} if error:
-            told = error if isinstance(error, dict) else {"message": error}
-            code, words = str(told.get("code")), told.get("message")
+            fields = error if isinstance(error, dict) else {"message": error}
+            code, words = str(fields.get("code")), fields.get("message")
             number = int(code) if re.fullmatch("-?[0-9]{1,9}", code) else INTERNAL_ERROR
             fault = ErrorData(code=number, message=words if isinstance(words, str) else json.dumps(error))
             return JSONRPCError(jsonrpc="2.0", id=asked, error=fault)

@@ -12,7 +12,7 @@ CHECKS = 20_000
 
 
 def checker(name: str, schema: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """Return what finds the first fault of a call's arguments, or None. Raises ToolError for a schema that is none."""
+    """Return a function that finds the first fault of a call's arguments, or None. Raises ToolError for an invalid schema."""
     import jsonschema
     import referencing
 
@@ -36,7 +36,7 @@ def checker(name: str, schema: dict[str, Any]) -> Callable[[dict[str, Any]], Any
 
 
 def local(schema: Any, root: Any) -> Any:
-    """Return the schema, or the part of `root` that it refers to; what refers to something else says nothing."""
+    """Return the schema, or the part of `root` that it refers to; any other reference allows everything."""
     for _ in range(REFERENCES):
         where = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(where, str):

@@ -119,7 +119,7 @@ class McpSession:
             await end.wait()
 
     async def _transport(self, held: AsyncExitStack) -> Any:
-        """Return what the client connects to; what must stay open meanwhile is left to `held`."""
+        """Return the client's transport; `held` keeps open what it needs."""
         if self._settings.command:
             return program(self._settings.command, {name: self._variable(name) for name in self._settings.environment})
         import httpx2
@@ -161,7 +161,7 @@ class McpSession:
         return text
 
     def _secrets(self) -> dict[str, str]:
-        """Values of those variables, each with what stands in its place. Shorter ones are words like any other, no keys."""
+        """Return the values of those variables, each with its replacement. Shorter ones are ordinary words, no keys."""
         named = (*self._settings.environment, *self._settings.headers.values())
         return {value: f"[{name}]" for name in named if len(value := os.environ.get(name, "")) >= KEY_CHARS}
 
@@ -182,9 +182,7 @@ def _text(part: "mcp.types.ContentBlock") -> str:
 
 
 def _says(texts: list[str], answer: Any, structured: Any) -> bool:
-    """Return whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of
-    its items.
-    """
+    """Return whether the parts of text repeat the structured answer: nothing, the same, its JSON, or each of its items."""
     if not any(map(str.strip, texts)) or _same(texts, [answer]) or _same(texts, [structured]):
         return True
     return isinstance(answer, list) and _same(texts, answer)
@@ -209,8 +207,8 @@ async def _unchecked(name: str, result: "mcp.types.CallToolResult") -> None:
 
 
 def _lost(error: Exception) -> bool:
-    """Return whether the session is of no more use; a server that refuses one call, or answers it wrongly, still
-    serves the next.
+    """Return whether the session cannot be used any more; a server that refuses one call, or answers it wrongly, still serves the
+    next.
     """
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST

@@ -24,9 +24,9 @@ _CHUNK, _EDGE, _GRACE_S = 1 << 16, 256, 2.0
 
 @asynccontextmanager
 async def program(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator["TransportStreams"]:
-    """A server started here, spoken to on its standard input and output; it and what it started end with the block.
+    """Start a server and yield its standard input and output as streams; it and its children end with the block.
 
-    What it complains of may hold what it was given, so it goes to no log. Raises OSError when it cannot be started.
+    Its standard error may hold secrets it was given, so it goes to no log. Raises OSError when it cannot be started.
     """
     import anyio
     from mcp.client.stdio import get_default_environment
@@ -38,15 +38,15 @@ async def program(command: Sequence[str], environment: Mapping[str, str]) -> Asy
     )
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the server was started without pipes")
-    said, heard = anyio.create_memory_object_stream[Any](0)
-    asked, sent = anyio.create_memory_object_stream[Any](0)
-    tasks = [asyncio.create_task(_read(process.stdout, said)), asyncio.create_task(_write(process.stdin, sent))]
+    received, answers = anyio.create_memory_object_stream[Any](0)
+    requests, sent = anyio.create_memory_object_stream[Any](0)
+    tasks = [asyncio.create_task(_read(process.stdout, received)), asyncio.create_task(_write(process.stdin, sent))]
     try:
-        yield heard, asked
+        yield answers, requests
     finally:
         for task in tasks:
             task.cancel()
-        for stream in (said, heard, asked, sent):
+        for stream in (received, answers, requests, sent):
             stream.close()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -79,7 +79,7 @@ async def _read(stdout: asyncio.StreamReader, said: "MemoryObjectSendStream[Any]
 
 
 async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bool]]:
-    """Each line; of one too long its two ends, and False."""
+    """Yield each line and True; of one too long its two ends, and False."""
     line, cut = bytearray(), False
     while chunk := await stdout.read(_CHUNK):
         *ended, rest = chunk.split(b"\n")
@@ -95,7 +95,7 @@ async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, boo
 
 
 async def _silence(stdout: asyncio.StreamReader) -> None:
-    """Until the server has ended: it may still have something to say, which nobody hears."""
+    """Read what the server still writes until it has ended, and drop it."""
     while await stdout.read(_CHUNK):
         pass
 
@@ -108,7 +108,7 @@ async def _write(stdin: asyncio.StreamWriter, sent: "MemoryObjectReceiveStream[A
 
 
 async def bounded(response: "httpx2.Response") -> None:
-    """A response hook of the HTTP client. Streams of events are bounded, event by event, by the protocol's client."""
+    """Bound a response: a hook of the HTTP client. Streams of events are bounded, event by event, by the protocol's client."""
     import httpx2
 
     class Bounded(httpx2.AsyncByteStream):

@@ -31,7 +31,7 @@ Read = Callable[[str], Awaitable[str]]
 
 
 def read_page(read: Read) -> FunctionTool:
-    """`read_page(url)` by one of the readers below."""
+    """Return the tool `read_page(url)` by one of the readers below."""
 
     async def read_page(url: str) -> str:
         """Reads a web page or a PDF on the web and returns it as Markdown.
@@ -76,7 +76,7 @@ class DirectReader:
         self._network = network or PublicNetwork()
 
     async def __call__(self, url: str) -> str:
-        """Raises PageError or DocumentError."""
+        """Return the page. Raises PageError or DocumentError."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._follow(url)

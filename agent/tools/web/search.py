@@ -31,7 +31,7 @@ Engine = Callable[[str], Awaitable[list[Hit]]]
 
 
 def web_search(engine: Engine) -> FunctionTool:
-    """`search(query)` over the web."""
+    """Return the tool `search(query)` over the web."""
 
     async def search(query: str) -> str:
         """Searches the web: title, address and a passage of the best pages.

@@ -15,12 +15,12 @@ NAME = "torch_native"  # in its place: SGLang asks for this very name to keep it
 
 
 def rows(cache: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """`cache[tokens]`, by whole rows: seven times faster than fancy indexing."""
+    """Return `cache[tokens]`, by whole rows: seven times faster than fancy indexing."""
     return cache.view(cache.shape[0], -1).index_select(0, tokens.view(-1)).view(*tokens.shape, *cache.shape[1:])
 
 
 class CpuBatchedAttention(TorchNativeAttnBackend):
-    """For decoders with full attention; what else there is falls back to `torch_native`.
+    """For decoders with full attention; others fall back to `torch_native`.
 
     What all layers of a forward pass share (which cache rows, which of them count) is computed once, in `init_forward_metadata`.
     """

@@ -155,7 +155,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _sent(group: Any, device: Any, buckets: list[dict[str, Any]]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of each bucket, which rank 0 of the group sends as one tensor of bytes."""
+    """Yield the tensors of each bucket, which rank 0 of the group sends as one tensor of bytes."""
     for bucket in buckets:
         dtype: torch.dtype = getattr(torch, bucket["dtype"])
         sizes = [math.prod(shape) * dtype.itemsize for shape in bucket["shapes"]]

@@ -30,5 +30,5 @@ def install() -> None:
     """Remove keys from the server's /server_info: every client can read it."""
     from sglang.srt.entrypoints import http_server
 
-    told = http_server.msgspec_to_builtins
-    http_server.msgspec_to_builtins = lambda answer: without(told(answer))
+    original = http_server.msgspec_to_builtins
+    http_server.msgspec_to_builtins = lambda answer: without(original(answer))

@@ -12,7 +12,7 @@ Eleven things differ:
 - Weights can be compared with files.
 - Members of an engine that spans several machines do not sum in shared memory, which none shares with another.
 - Pages of other sites get no answer.
-- Keys are neither written into the log nor told to whoever asks the server about itself.
+- Keys are neither in the log nor in what the server reports of itself.
 """
 
 import gc

@@ -1,6 +1,6 @@
 """Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server`, but that its workers can compare
-weights, that an adapter can be unloaded after clients left, that pages of other sites get no answer, and that keys are neither
-written into the log nor told to others.
+weights, that an adapter can be unloaded after clients left, that pages of other sites get no answer, and that keys are neither in
+the log nor in answers.
 
 SGLang spawns its workers, and each of them imports this file anew.
 """

@@ -1,4 +1,4 @@
-"""Counts the requests of an adapter right where clients leave. SGLang unloads an adapter once nobody uses it, and forgets to
+"""Counts the requests of an adapter right where clients leave. SGLang unloads an adapter once no request uses it, and forgets to
 count down where a request ends without its client: the unload would wait for ever, and with it every later load.
 
 A request that the scheduler has stays known until the scheduler says that it ended; only then does its adapter go. Runs in the
@@ -13,7 +13,7 @@ from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
 
 def install() -> None:
-    """For the whole process."""
+    """Install the count for the whole process."""
     send, aborted = TokenizerManager._send_one_request, TokenizerManager._handle_abort_req
     sent: Any = weakref.WeakValueDictionary()  # states of requests that the scheduler has, by id
 
@@ -23,7 +23,7 @@ def install() -> None:
             sent[request.rid] = state
 
     def discard(self: Any, obj: Any) -> None:
-        """In place of forgetting all: those that the scheduler has are ended by what it answers."""
+        """Discard the requests that the scheduler does not have; its answers end the others."""
         several = [obj] if getattr(obj, "is_single", True) else [obj[place] for place in range(len(obj.rid))]
         for each in several:
             if each.rid not in sent and self.rid_to_state.pop(each.rid, None) is not None:

@@ -16,13 +16,13 @@ def _rotated(x: np.ndarray, by: int) -> np.ndarray:
 
 
 def _mixed(state: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """In 32 bits, where products and sums wrap around as the hash asks for."""
+    """Mix a key into the state in 32 bits, where products and sums wrap around as the hash requires."""
     key = _rotated(key * _u(0xCC9E2D51), 15) * _u(0x1B873593)
     return _rotated(state ^ key, 13) * _u(5) + _u(0xE6546B64)
 
 
 def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """MurmurHash3 of 16 bytes, seed (8), position (4) and column (4), for every row and column."""
+    """Return MurmurHash3 of 16 bytes, seed (8), position (4) and column (4), for every row and column."""
     seeds = seed.numpy().astype(np.uint64)
     state = _mixed(np.zeros(seeds.shape, np.uint32), seeds.astype(np.uint32))
     state = _mixed(state, (seeds >> np.uint64(32)).astype(np.uint32))

@@ -1,4 +1,4 @@
-"""SGLang's LoRA layers on a CPU: they ask for pinned memory, which only an accelerator has. Here what they make is not pinned.
+"""SGLang's LoRA layers on a CPU: they ask for pinned memory, which only an accelerator has. Here their memory is not pinned.
 
 Runs in the engine's environment.
 """
@@ -12,7 +12,7 @@ MAKERS = ("arange", "empty", "tensor", "zeros")  # those that SGLang calls with 
 
 
 def install() -> None:
-    """For the whole process."""
+    """Install it for the whole process."""
     for name in MAKERS:
         setattr(torch, name, _unpinned(getattr(torch, name)))
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]

@@ -123,7 +123,7 @@ async def ask_all(
     async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
         chat = ChatSettings(endpoint=settings.base_url, model=settings.name, seeded=True)
         hint = f"set {settings.key or f'{place}.key'} to a key that the server accepts"
-        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=say_once, key_hint=hint, firm=False)
+        policy = ChatPolicy(client, chat, Sampling(temperature=0), report=say_once, key_hint=hint, firm=False)
 
         async def worker() -> None:
             for item in waiting:

@@ -13,7 +13,7 @@ GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
 class GraderSettings(FiniteModel):
     """A model behind an OpenAI-compatible server that grades."""
 
-    base_url: str = Field(description="what stands before /chat/completions, such as https://host/v1", json_schema_extra=FREE)
+    base_url: str = Field(description="the part before /chat/completions, such as https://host/v1", json_schema_extra=FREE)
     name: str = Field(min_length=1, description="the server's name of the model; best one that names its version")
     key: str | None = Field(
         "OPENAI_API_KEY",

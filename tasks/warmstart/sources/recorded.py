@@ -34,7 +34,7 @@ class RecordedKernel:
         self._cells = deque(step for step in recorded.steps if step.kind == "cell" and not step.malformed)
         self._answer = recorded.answer if recorded.status is Status.ANSWERED else None
 
-    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+    async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         step = self._cells.popleft()
         state = {"answer": None if self._cells else self._answer, "notepad": json_value(step.notepad)}
         return CellResult("ok" if step.cell_status == "none" else step.cell_status, step.outputs, state)
