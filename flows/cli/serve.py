@@ -48,7 +48,7 @@ def serve(
 
     `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe.
     """
-    from nbrl.agent.http.client import usable_key
+    from nbrl.flows.ask.endpoint import key_in
     from nbrl.infra.engine.command import Door
     from nbrl.infra.engine.server import launch, wait
     from nbrl.infra.engine.settings import new_key
@@ -57,10 +57,7 @@ def serve(
     from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.evaluation.subject import folder_of
 
-    try:
-        key = usable_key(api_key_env or None)
-    except ValueError as error:
-        raise ConfigError(f"--api-key-env: {error}") from error
+    key = key_in(api_key_env) or ""
     if key.startswith("-"):
         raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
     made, key = not key, key or new_key()

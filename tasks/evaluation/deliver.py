@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from nbrl.infra.errors import DamagedError, InfraError, MissingError, ServerError, shortened
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, sha256
@@ -18,9 +16,8 @@ from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.pins import champion, recorded
 from nbrl.tasks.runs.run import find_run, known_run, stored_config
-from nbrl.tasks.tracking.evaluations import DIGEST, EVALUATION, PARENT_ID, PARENT_NAME, REPORT, ROWS, TABLE
+from nbrl.tasks.tracking.evaluations import DIGEST, EVALUATION, PARENT_ID, PARENT_NAME, REPORT, TABLE, log_answers
 from nbrl.tasks.tracking.parameters import RUN_ID, facts
-from nbrl.tasks.tracking.traces import Sample, choose, log_traces, samples
 
 
 def deliver(storage: Storage, config: RunConfig, name: str) -> str:
@@ -68,12 +65,13 @@ def _deliver(
     have the training run that was evaluated, tags name it, by which its delivery finds the evaluation.
     """
     subject, digest = summary.subject, sha256(storage.read_bytes(layout.summary))
-    identity = {**EVALUATION, RUN_ID: known_run(storage, summary.name, EVALUATIONS).run_id}
+    made = known_run(storage, summary.name, EVALUATIONS)
+    identity = {**EVALUATION, RUN_ID: made.run_id}
     if tracking.find_run(summary.name, identity):
         if tracking.tag(DIGEST) == digest:
             return
         tracking.start_over()
-    answers, report = storage.read_table(layout.answers), storage.read_bytes(layout.report).decode()
+    report = storage.read_bytes(layout.report).decode()
     known, started = facts(storage, layout, summary.recipe, subject.name)
     params = {
         "model": subject.name,
@@ -93,34 +91,15 @@ def _deliver(
             tags[PARENT] = parent
     tracking.start_run(summary.name, params, identity, tags, started=started)
     tracking.log_metrics(summary.metrics, 0, summary.finished)
-    if len(answers):
-        tracking.log_table(TABLE, _table(answers.slice(0, ROWS)).to_pydict())
     tracking.log_text(report, REPORT)
-    log_traces(tracking, _samples(storage, layout, answers, config.record.traces), {"run": summary.name})
+    keys = storage.list(layout.evaluations)
+    (key,) = filter(is_trajectories, keys)
+    if (rewards := rewards_of(key, keys)) is None:
+        raise MissingError(f"the rewards beside {storage.uri(key)} are gone")
+    tables, tags = (storage.read_table(key), storage.read_table(rewards)), {"run": summary.name}
+    log_answers(tracking, storage, made, *tables, config.record.traces, TABLE, tags)
     tracking.set_tag(DIGEST, digest)
     tracking.end("FINISHED", ended=summary.finished)
-
-
-def _table(answers: pa.Table) -> pa.Table:
-    """Return the answers in the words of the table, of which a reference is one text."""
-    joined = [" | ".join(references) for references in answers["references"].to_pylist()]
-    table = answers.select(["question", "answer"]).append_column("reference", pa.array(joined, pa.string()))
-    table = table.append_column("score", answers["success"])
-    for name in ("f1", "reward", "environment", "ability", "status", "sample", "trajectory"):
-        table = table.append_column(name, answers[name])
-    return table
-
-
-def _samples(storage: Storage, layout: EvaluationLayout, answers: pa.Table, count: int) -> list[Sample]:
-    """Right and wrong trajectories in turn, as many as a training iteration logs."""
-    keys = storage.list(layout.evaluations)
-    (table,) = filter(is_trajectories, keys)
-    rewards = rewards_of(table, keys)
-    if rewards is None:
-        raise MissingError(f"the rewards beside {storage.uri(table)} are gone")
-    chosen = choose(storage.read_table(rewards).to_pylist(), count)
-    references = {row["trajectory"].rpartition("-")[0]: row["references"] for row in answers.to_pylist()}
-    return samples(storage.read_table(table), chosen, references)
 
 
 def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None:

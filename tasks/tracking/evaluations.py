@@ -1,6 +1,6 @@
 """How evaluations are shown in MLflow: held-out ones of a run in its own run there, others in runs below it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -8,10 +8,7 @@ import pyarrow as pa
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
-from nbrl.tasks.layout.stages import is_trajectories
-from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.traces import choose, log_traces, samples
 
 KIND, DIGEST = "nbrl.kind", "nbrl.delivered"
@@ -22,19 +19,25 @@ ROWS = 500  # of the table; the storage has all
 FOLDER = "evaluations"
 
 
-def log_held_out(
-    storage: Storage, run: Run, weights: Weights, result: NodeResult, tracking: Tracking, traces: int, tables: set[str]
+def log_answers(
+    tracking: Tracking,
+    storage: Storage,
+    run: Run,
+    trajectories: pa.Table,
+    rewards: pa.Table,
+    traces: int,
+    name: str,
+    tags: Mapping[str, str],
+    tables: Collection[str] = (),
 ) -> None:
-    """Log the table and the sample traces of an evaluation, unless they are there; `tables` are the run's tables of them."""
-    name, artifact = f"{FOLDER}/{weights.updates:06d}", result.artifact
-    tags = {"run": run.name, "evaluation": str(weights.updates)}
-    trajectories = _trajectories(storage, artifact.parts)
-    rewards = storage.read_table(artifact.path, artifact.digest).to_pylist()
-    questions = stored.read(storage, run.layout.data, "held_out")
+    """Log the answers of an evaluation as the table `name`, unless `tables` has it, and as many of them as traces with `tags`,
+    unless they are there.
+    """
+    questions, scored = stored.read(storage, run.layout.data, "held_out"), rewards.to_pylist()
     answers = dict(zip(questions["id"].to_pylist(), questions["answers"].to_pylist(), strict=True))
     if name not in tables:
-        tracking.log_table(name, table(trajectories, rewards, answers))
-    log_traces(tracking, samples(trajectories, choose(rewards, traces), answers), tags)
+        tracking.log_table(name, table(trajectories, scored, answers))
+    log_traces(tracking, samples(trajectories, choose(scored, traces), answers), tags)
 
 
 def table(
@@ -51,14 +54,10 @@ def table(
         "answer": [said[row["trajectory"]]["answer"] for row in rows],
         "reference": [" | ".join(answers.get(row["group"], [])) for row in rows],
         "score": [row["success"] for row in rows],
+        "f1": [row["f1"] for row in rows],
         "reward": [row["total"] for row in rows],
         "environment": [row["environment"] for row in rows],
         "ability": [row["ability"] for row in rows],
         "status": [row["status"] for row in rows],
         "trajectory": [row["trajectory"] for row in rows],
     }
-
-
-def _trajectories(storage: Storage, parts: Mapping[str, str]) -> pa.Table:
-    key = next(key for key in parts if is_trajectories(key))
-    return storage.read_table(key, parts[key])

@@ -14,14 +14,16 @@ from nbrl.infra.errors import InfraError, MissingError, ServerError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import SILENT, Ending
 from nbrl.tasks.runs.epochs import without_passwords
 from nbrl.tasks.runs.history import Record, Summary, read_record
 from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.tracking.checkpoints import Checkpoints
-from nbrl.tasks.tracking.evaluations import FOLDER, PARENT_ID, log_held_out
+from nbrl.tasks.tracking.evaluations import FOLDER, PARENT_ID, log_answers
 from nbrl.tasks.tracking.parameters import facts, identity, log_datasets, parameters
 from nbrl.tasks.tracking.steps import Steps, eval_metrics
 from nbrl.tasks.tracking.traces import choose, log_traces, samples
@@ -156,11 +158,18 @@ class MlflowSync:
         tables: set[str] | None = None
         for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
             tables = self._tracking.tables(FOLDER) if tables is None else tables
-            log_held_out(self._storage, self._run, weights, result, self._tracking, self._config.record.traces, tables)
+            self._answers(weights.updates, result.artifact, tables)
             metrics = eval_metrics(result)
             metrics[EVALUATED] = metrics.pop(EVALUATED)
             self._metrics(metrics, step, result.finished)
             self._evaluated.add(step)
+
+    def _answers(self, updates: int, result: Artifact, tables: set[str]) -> None:
+        storage, name = self._storage, f"{FOLDER}/{updates:06d}"
+        key = next(filter(is_trajectories, result.parts))
+        trajectories, rewards = storage.read_table(key, result.parts[key]), storage.read_table(result.path, result.digest)
+        tags = {"run": self._run.name, "evaluation": str(updates)}
+        log_answers(self._tracking, storage, self._run, trajectories, rewards, self._config.record.traces, name, tags, tables)
 
     def _summary(self) -> None:
         """The table of held-out scores, and the learning curve."""
