@@ -26,7 +26,7 @@ unprivileged process can, for as long as its trajectory lasts. It must not reach
 - what earns reward: ground truth, scores, other trajectories, keys of services.
 
 A test does not ask whether an exception came up inside. After each cell, whatever it was, the same is examined from outside: a
-sibling kernel still has the secrets in its memory, environment and files, and nobody connected to it; the zygote is the same
+sibling kernel still has the secrets in its memory, environment and files, and no process connected to it; the zygote is the same
 process, with the same limits and priority; canaries on the host (a writable file, an environment variable, a process of the
 kernels' own user, listeners on TCP, UDP, abstract and named sockets) are untouched; no output ever held one of their secrets;
 no process, file, socket or mount of the victim is left after its end; this process's memory and descriptors stayed within
@@ -45,7 +45,7 @@ bounds; a new kernel is clean.
   (`setsid`) has a share: with 48 that spin, births take 20 to 30 times as long on two processors.
 - **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc/self/cgroup` the name of
   the kernel's control group, a number that other kernels of its zygote have had; `/proc` the machine's processors, memory,
-  system version and `boot_id`: two kernels can tell that they run on one machine, from one zygote. No content comes with them.
+  system version and `boot_id`: two kernels can see that they run on one machine, from one zygote. No content comes with them.
 - **Memory as a whole, without control groups.** Rlimits bind a process: a kernel may then take `memory_mb` times
   `max_processes`, and shared memory that no rlimit counts. With control groups the kernel as a whole is bounded;
   `sandbox.require` can demand them. In any case kernels are the first to go when the machine runs out of memory.

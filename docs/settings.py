@@ -135,7 +135,7 @@ def section(path: str, model: type[BaseModel], title: str = "", note: str = "", 
 def _place(
     dotted: str, field: FieldInfo, model: type[BaseModel], inner: list[type[BaseModel]]
 ) -> tuple[str, type[BaseModel], str]:
-    """A section's path and model, and a title that tells it from its alternatives."""
+    """A section's path and model, and a title that sets it apart from its alternatives."""
     dotted = f"{dotted}.NAME" if is_mapping(field.annotation) else dotted
     if len(inner) == 1:
         return dotted, model, ""
