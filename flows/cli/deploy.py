@@ -14,7 +14,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import in_environment
-from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home
+from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home, request_of
 from nbrl.flows.display import terminal
 from nbrl.flows.display.terminal import say
 
@@ -100,8 +100,7 @@ def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment]
         from nbrl.flows.deployments import DeployOptions, deployments_of
         from nbrl.flows.registration import answered, report_to
 
-        options = {name: given[name] for name in DeployOptions.model_fields if name in given}
-        deployments = deployments_of(DeployOptions(**options, overrides=tuple(given["set_"] or ())))
+        deployments = deployments_of(request_of(context, DeployOptions))
         with answered():
             if given["webhook"]:
                 asyncio.run(report_to(given["webhook"]))

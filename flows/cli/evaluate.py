@@ -7,13 +7,14 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, root_flag
+from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, request_of, root_flag
 from nbrl.flows.display.terminal import out, plain
 
 KEY = "environment variable that holds the key of the server of "
 
 
 def evaluate(
+    context: typer.Context,
     recipe: Annotated[
         str,
         typer.Argument(
@@ -86,23 +87,7 @@ def evaluate(
     if environments is not None and not named:
         raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
 
-    order = EvaluationRequest(
-        recipe=recipe,
-        model=model or "",
-        endpoint=endpoint,
-        api_key_env=api_key_env,
-        environments=named,
-        samples=samples,
-        questions=questions,
-        mode=mode,
-        judge=judge,
-        judge_model=judge_model,
-        judge_key_env=judge_key_env,
-        overrides=tuple(set_ or ()),
-        root=root,
-        name=name or "",
-    )
-    plan = planned(order, trust)
+    plan = planned(request_of(context, EvaluationRequest, environments=named), trust)
     on_stop(lambda: f"the same command goes on with evaluation {plan.name}")
 
     async def flow() -> Any:

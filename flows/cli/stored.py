@@ -1,9 +1,10 @@
 """`nbrl export`, and the storage that commands read."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from pydantic import BaseModel
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
@@ -13,8 +14,7 @@ from nbrl.flows.display.terminal import out
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
 
-from typing import Any
-
+Model = TypeVar("Model", bound=BaseModel)
 Root = Annotated[str, typer.Option(help="storage root: a folder, or an address such as s3://bucket/prefix")]
 HOME = ".nbrl"
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
@@ -68,6 +68,12 @@ def storage_at(root: str) -> "Storage":
     if not root.strip():
         raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")
     return Storage(StorageSettings(root=root))
+
+
+def request_of(context: typer.Context, model: type[Model], **more: Any) -> Model:
+    """Return a request made of the options of a command that have the names of its fields, and of `--set`."""
+    given = {name: context.params.get(name) for name in model.model_fields} | {"overrides": tuple(context.params["set_"] or ())}
+    return model(**{name: value for name, value in given.items() if value is not None} | more)
 
 
 def checked_home(folder: str) -> str:
