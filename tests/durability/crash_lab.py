@@ -94,6 +94,7 @@ LAG = {
     ],
 }
 RUN, DIED = "r", 137
+ASKED = "asked.jsonl"  # in the home: what the rater was asked
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update, and between the stages of the update
 NOTHING = 10**9
 NO_LOGPROBS = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))]).empty_table()
@@ -341,11 +342,18 @@ async def nothing(*_: object) -> None:
     """In place of what starts Ray."""
 
 
+def note(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(f"{json.dumps(text)}\n")
+
+
 def preparation(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     async def rated(policy: object, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         objective = 1 if len(prompt.messages[-1].text) % 3 else 0
+        note(Path(job["home"], ASKED), prompt.messages[-1].text)
         return Generation([], [], "v", "stop", json.dumps({"objectivity": objective, "temporal_stability": 1}))
 
+    Path(job["home"]).mkdir(parents=True, exist_ok=True)
     prepare_module.map_tables, ray_cluster.use = map_here, nothing
     ask.ChatPolicy.generate = rated  # type: ignore[method-assign]
     questions = Path(job["log"]).with_name("questions.jsonl")

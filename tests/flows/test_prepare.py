@@ -2,11 +2,6 @@
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +16,12 @@ from nbrl.tasks.prepare.rate import difficulty
 from nbrl.tasks.prepare.settings import DifficultySettings
 from nbrl.tasks.prepare.stages import read_answers
 from tests.flows.typed import nbrl
-from tests.processes import left_over, mark
 from tests.tasks.prepare.doubles import evaluated, question, table
 from tests.tasks.prepare.rater import Rater, rating
 
 pytestmark = pytest.mark.e2e
 
 SHIPS, TOWNS = 24, 8
-CONCURRENCY = 3
 ANSWERS = {f"How many masts did the ship with the number {n * 7919 + 13} have?": str(n) for n in range(SHIPS)}
 TOLD = {f"Who was the first mayor of the town on island {n * n * 97 + 5}?": f"Mayor {n}" for n in range(TOWNS)}
 RATED = {
@@ -61,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def recipe(folder: Path, server: Rater) -> Path:
-    rater = {"base_url": server.url, "name": "double", "key": "RATER_KEY", "concurrency": CONCURRENCY}
+    rater = {"base_url": server.url, "name": "double", "key": "RATER_KEY"}
     settings = {
         "sources": [
             {"name": "ships", "path": "ships.jsonl", "licence": "MIT", "rule": "number"}
@@ -82,12 +75,6 @@ def command(folder: Path, server: Rater, out: str) -> list[str]:
     return ["prepare", str(recipe(folder, server)), "--out", str(folder / out), "--home", str(folder / "home")]
 
 
-def files(out: Path) -> dict[str, bytes]:
-    """All that a preparation made."""
-    kept = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {str(path.relative_to(out)): path.read_bytes() for path in kept}
-
-
 @pytest.fixture
 def server() -> Iterator[Rater]:
     with rating() as server:
@@ -95,44 +82,14 @@ def server() -> Iterator[Rater]:
 
 
 @pytest.mark.more
-def test_a_kill_in_the_middle_of_rating_changes_no_byte_and_no_reply_is_paid_for_twice(folder: Path, server: Rater) -> None:
+def test_questions_are_merged_rated_and_dealt_out_and_the_same_command_finds_them(folder: Path, server: Rater) -> None:
     environment = {"RATER_KEY": "key-of-the-rater", "COLUMNS": "200"}
     whole = nbrl(*command(folder, server, "whole"), **environment)
     assert whole.returncode == 0, whole.stderr
-    asked = server.asked[:]
-
-    server.asked.clear()
-    server.begun.clear()
-    server.hold_after = 11
-    name = f"prepare-{os.getpid()}"
-    killed = subprocess.Popen(
-        [str(Path(sys.executable).with_name("nbrl")), *command(folder, server, "killed")],
-        env={**os.environ, **environment, **mark(name)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        assert server.held.wait(300), "the rating did not begin"
-    finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
-    assert not (folder / "killed" / "card.json").exists()
-    server.hold_after = None
-    server.released.set()
-    again = nbrl(*command(folder, server, "killed"), **environment)
-    assert again.returncode == 0, again.stderr
-
-    assert files(folder / "killed") == files(folder / "whole")
-    # Of the replies that were given, only those that were on their way when it died could be lost.
-    twice = Counter(server.asked) - Counter(asked)
-    assert sum(twice.values()) <= CONCURRENCY
-    assert set(server.asked) == set(asked)
-
     server.status = 500
-    repeated = nbrl(*command(folder, server, "killed"), **environment)
+    repeated = nbrl(*command(folder, server, "whole"), **environment)
     assert repeated.returncode == 0, repeated.stderr
-    assert repeated.stdout == again.stdout
-    assert left_over(name) == []
+    assert repeated.stdout == whole.stdout
     looked_at(folder / "whole", whole.stdout)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +26,6 @@ class Rater(Server):
         self.asked: list[str] = []  # what was answered with status 200, by what was asked
         self.begun = Counter[str]()
         self.said: list[str] = []
-        self.hold_after: int | None = None  # so many answers are given, later ones wait for `released`
-        self.held, self.released = threading.Event(), threading.Event()
         self.status = 200
 
     @property
@@ -45,13 +42,7 @@ class Rater(Server):
             first = self.begun[name] == 1
             if self.status != 200 or ("broken" in asked and first):
                 return Reply(status=self.status if self.status != 200 else 500)
-            hold = self.hold_after is not None and len(self.asked) >= self.hold_after
-            if not hold:
-                self.asked.append(name)
-        if hold:
-            self.held.set()
-            self.released.wait(60)
-            return Reply(status=503)
+            self.asked.append(name)
         if "You rate questions" in body["messages"][0]["content"]:
             return said(self._verdict(asked))
         return said(f"I think.\nAnswer: {self.answers[asked] if number <= self.knows else 'no idea'}")
@@ -61,10 +52,6 @@ class Rater(Server):
             return GARBLED[len(asked) % len(GARBLED)]
         verdict = {"objectivity": -1 if "opinion" in asked else 1, "temporal_stability": -1 if "today" in asked else 1}
         return f"```json\n{json.dumps(verdict)}\n```" if "fenced" in asked else json.dumps(verdict)
-
-    def shutdown(self) -> None:
-        self.released.set()
-        super().shutdown()
 
 
 @contextmanager
