@@ -106,9 +106,20 @@ def test_a_corpus_that_no_tool_searches_and_an_ability_that_is_not_there_are_ref
         check_tools(equipped(), "sums", recorded=False)
 
 
-def test_a_search_without_its_key_is_refused_unless_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EXA_API_KEY", " ")
-    asked = equipped("rollout.tools.search.engine=exa")
+@pytest.mark.parametrize(
+    ("override", "variable"),
+    [
+        *[(f"rollout.tools.search.engine={engine}", f"{engine.upper()}_API_KEY") for engine in ("serper", "exa", "firecrawl")],
+        ("rollout.tools={default: [visual_qa], model: {base_url: 'http://127.0.0.1:9', name: m, key: NO_KEY}}", "NO_KEY"),
+    ],
+)
+def test_a_tool_without_its_key_is_refused_unless_answers_are_recorded(
+    override: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, " ")
+    asked = equipped(override)
     check_tools(asked, "", recorded=True)
-    with pytest.raises(ConfigError, match="environment variable EXA_API_KEY holds none"):
+    with pytest.raises(ConfigError, match=f"environment variable {variable} holds none"):
         check_tools(asked, "", recorded=False)
+    monkeypatch.setenv(variable, "k")
+    check_tools(asked, "", recorded=False)
