@@ -72,13 +72,13 @@ async def _tell(storage: Storage, config: RunConfig, summary: EvaluationSummary,
     """Deliver a finished evaluation to MLflow, and to Prefect what an earlier process could not tell it any more."""
     layout = EvaluationLayout(summary.name)
     await asyncio.to_thread(try_deliver, storage, config, summary.name, progress.say)
-    if await asyncio.to_thread(storage.exists, layout.told):
+    if await asyncio.to_thread(storage.exists, layout.reported):
         return
     if unusable := await asyncio.to_thread(unusable_champion, storage, summary.recipe):
         progress.say(f"nbrl: warning: {unusable}")
     await acreate_markdown_artifact(markdown(summary, storage.uri(layout.answers)), key=slug("evaluation", summary.name))
     await asyncio.to_thread(emit_events, storage, summary)
-    await asyncio.to_thread(storage.write_json, layout.told, {"finished": summary.finished})
+    await asyncio.to_thread(storage.write_json, layout.reported, {"finished": summary.finished})
 
 
 def emit_events(storage: Storage, summary: EvaluationSummary) -> None:

@@ -123,7 +123,7 @@ def check_root(root: str, config: RunConfig) -> None:
 def done(plan: EvaluationPlan) -> EvaluationSummary | None:
     """Return the summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
     storage, layout = Storage(plan.config.storage), EvaluationLayout(plan.name)
-    summary = read(storage, plan.name) if storage.exists(layout.told) else None
+    summary = read(storage, plan.name) if storage.exists(layout.reported) else None
     if summary is None or summary.subject.digest != plan.subject.digest or not was_delivered(storage, plan.config, plan.name):
         return None
     return summary

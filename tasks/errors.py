@@ -39,7 +39,7 @@ class TakenOverError(RunError):
 
 
 class StoppedError(RunError):
-    """Somebody asked this process by `nbrl stop` to end; the run can go on."""
+    """`nbrl stop` asked this process to end; the run can go on."""
 
 
 class BrokenInvariantError(RunError):

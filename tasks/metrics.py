@@ -28,7 +28,7 @@ def of(values: Mapping[str, float], reduction: Reduction) -> dict[str, Metric]:
 
 
 def reduce(several: Iterable[Mapping[str, Metric]]) -> dict[str, float]:
-    """One value per name. Means are not weighted; a name may be missing in some of the mappings."""
+    """Return one value per name. Means are not weighted; a name may be missing in some of the mappings."""
     by_name: dict[str, list[Metric]] = {}
     for metrics in several:
         for name, metric in metrics.items():

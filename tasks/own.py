@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Question:
-    """One task. `reference` is JSON for `Tasks.score`, and never reaches the agent, as little as `answers` do.
+    """One task. `reference` is JSON for `Tasks.score`, and never reaches the agent; nor do `answers`.
 
     With another `rule` (qa, number, choice, math, ...) the answer is compared with `answers` by it, and `Tasks.score` is not
     called. `files` are paths of files that are in the working folder from the beginning, `collect` names files of the
@@ -85,11 +85,11 @@ class Tasks:
         raise NotImplementedError
 
     def corpus(self) -> Iterable[str]:
-        """Passages for the tool `search`."""
+        """Return the passages for the tool `search`."""
         return ()
 
     def score(self, trajectory: Trajectory, reference: Any) -> Score:
         """Return what a trajectory is worth. `reference` is that of its question. If this raises, the trajectory is wrong; where
-        no answer to the question can be scored at all, its group is set aside.
+        no answer to the question can be scored at all, its group is left out.
         """
         raise NotImplementedError

@@ -26,7 +26,8 @@ def equal(totals: np.ndarray, largest: float) -> bool:
 
 
 def whiten(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """(x − mean) / (std + 1e-8) over all entries of all arrays, std unbiased and 0 for a single entry (L0, arXiv 2506.23667).
+    """Return (x − mean) / (std + 1e-8) over all entries of all arrays, std unbiased and 0 for a single entry (L0, arXiv
+    2506.23667).
 
     Of entries that are equal, exactly 0.
     """
@@ -40,7 +41,8 @@ def whiten(values: Sequence[np.ndarray]) -> list[np.ndarray]:
 def within_groups(
     step_rewards: Sequence[Sequence[float]], groups: Sequence[str], score: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory.
+    """Apply `score`, which turns the totals R of one group's trajectories into their advantages, the same on each step of a
+    trajectory.
 
     A trajectory that ended before its first step has R = 0: without it the others would be compared only with longer ones. Where
     the totals of a group are equal, its advantages are exactly 0.
@@ -57,7 +59,7 @@ def within_groups(
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
-    """R_t = Σ_{u≥t} γ^(u−t) r_u over the steps of one trajectory; shape [steps]."""
+    """Return R_t = Σ_{u≥t} γ^(u−t) r_u over the steps of one trajectory; shape [steps]."""
     returns = np.zeros(len(rewards))
     following = 0.0
     for step in range(len(rewards) - 1, -1, -1):
@@ -67,7 +69,7 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
 
 
 def reinforce_pp(step_rewards: Sequence[Sequence[float]], gamma: float) -> list[np.ndarray]:
-    """Step-level REINFORCE++ (arXiv 2501.03262; over steps as in L0, arXiv 2506.23667).
+    """Compute step-level REINFORCE++ (arXiv 2501.03262; over steps as in L0, arXiv 2506.23667).
 
     Step returns whitened over all steps of the batch; one array of [steps] per trajectory.
     """
@@ -75,7 +77,7 @@ def reinforce_pp(step_rewards: Sequence[Sequence[float]], gamma: float) -> list[
 
 
 def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """GRPO (arXiv 2402.03300, section 4.1.2, outcome supervision).
+    """Compute GRPO (arXiv 2402.03300, section 4.1.2, outcome supervision).
 
     A = (R − mean of the group) / (std of the group + 1e-8), std unbiased and 0 for a group of one.
     """
@@ -88,7 +90,7 @@ def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list
 
 
 def dr_grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """Dr. GRPO (arXiv 2503.20783, section 3.2).
+    """Compute Dr. GRPO (arXiv 2503.20783, section 3.2).
 
     A = R − mean of the group: without GRPO's std, which gives more weight to questions that are nearly always right or wrong.
 
@@ -98,7 +100,7 @@ def dr_grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> l
 
 
 def reinforce_pp_baseline(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """REINFORCE++-baseline (arXiv 2501.03262, section on the variant with several responses per prompt).
+    """Compute REINFORCE++-baseline (arXiv 2501.03262, section on the variant with several responses per prompt).
 
     A = whiten(R − mean of the group): the baseline is the group's, the scale that of the whole batch.
 
@@ -108,7 +110,7 @@ def reinforce_pp_baseline(step_rewards: Sequence[Sequence[float]], groups: Seque
 
 
 def rloo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """RLOO (arXiv 2402.14740): the baseline of a trajectory is the mean of the others in its group.
+    """Compute RLOO (arXiv 2402.14740): the baseline of a trajectory is the mean of the others in its group.
 
     A_i = R_i − (Σ_{j≠i} R_j) / (n − 1). Needs n ≥ 2.
     """
@@ -116,9 +118,10 @@ def rloo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list
 
 
 def max_rl(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """MaxRL (arXiv 2602.02710): with rewards of 0 and 1, an unbiased gradient of a truncated log-likelihood of being right.
+    """Compute MaxRL (arXiv 2602.02710): with rewards of 0 and 1, an unbiased gradient of a truncated log-likelihood of being
+    right.
 
-    A = (R − mean of the group) / mean of the group, 0 where that mean is not above 0: nobody in the group was right.
+    A = (R − mean of the group) / mean of the group, 0 where that mean is not above 0: no trajectory of the group was right.
     """
 
     def score(totals: np.ndarray) -> np.ndarray:
@@ -138,14 +141,14 @@ GROUPED = {
 
 
 def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings) -> list[np.ndarray]:
-    """One array of [steps] per trajectory, at least one of which has a step. For the estimators without a critic."""
+    """Return one array of [steps] per trajectory, at least one of which has a step. For the estimators without a critic."""
     if settings.estimator == "reinforce_pp":
         return reinforce_pp(step_rewards, settings.gamma)
     return GROUPED[settings.estimator](step_rewards, groups)
 
 
 def by_ability(advantages: np.ndarray, abilities: Sequence[str]) -> np.ndarray:
-    """Advantages of each ability on one scale (task advantage normalisation: AgentRL, arXiv 2510.04206).
+    """Return the advantages of each ability on one scale (task advantage normalisation: AgentRL, arXiv 2510.04206).
 
     The advantages [N] of all sampled tokens, those of each ability whitened: mean 0 and deviation 1 over its tokens.
 
@@ -161,7 +164,9 @@ def by_ability(advantages: np.ndarray, abilities: Sequence[str]) -> np.ndarray:
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> np.ndarray:
-    """A_t = Σ_l (γλ)^l δ_{t+l}, δ_t = r_t + γ V_{t+1} − V_t; the value after the last entry is 0. Not whitened; [steps]."""
+    """Return A_t = Σ_l (γλ)^l δ_{t+l}, δ_t = r_t + γ V_{t+1} − V_t; the value after the last entry is 0. Not whitened;
+    [steps].
+    """
     advantages = np.zeros(len(rewards))
     following = value_after = 0.0
     for t in range(len(rewards) - 1, -1, -1):
@@ -173,7 +178,8 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: fl
 
 
 def token_gae(step_return: float, values: Sequence[float], gamma: float, lam: float) -> np.ndarray:
-    """GAE inside one step: the step's return is the reward of its last token, and no other token has one. Not whitened; [tokens].
+    """Compute GAE inside one step: the step's return is the reward of its last token, and no other token has one. Not whitened;
+    [tokens].
 
     L0's code connects the levels in this way (repository cmriat/l0). With GAE over steps, the step's return is its advantage plus
     its value, and then with γ = λ = 1 the first token's advantage is the step's own; with REINFORCE++ it is R_t.

@@ -46,7 +46,7 @@ class Audit:
         self.evaluations: list[NodeResult] = []
 
     def contradictions(self, tracking: Tracking | None = None, replayed: int | None = None) -> Iterator[Contradiction]:
-        """All contradictions, those of the first iteration first.
+        """Yield all contradictions, those of the first iteration first.
 
         With `tracking` MLflow is compared; with `replayed` the update of that iteration, counted from 1, is done again. Raises
         ConfigError if it cannot be.
@@ -71,9 +71,9 @@ class Audit:
             yield from self._named("replay", self._replay(replayed), ())
 
     def _named(self, where: str, check: Iterator[str], unfit: tuple[type[Exception], ...] = UNFIT) -> Iterator[Contradiction]:
-        """The contradictions of a check; what is lost or damaged is one, and ends the check.
+        """Yield the contradictions of a check; what is lost or damaged is one, and ends the check.
 
-        So is what whole files with other fields or columns than they must have raise in the check, which is one of `unfit`.
+        So is an exception, one of `unfit`, that a whole file with wrong fields or columns causes in the check.
         """
         try:
             for what in check:
@@ -143,7 +143,7 @@ class Audit:
         yield from ()
 
     def _newest(self) -> Iterator[str]:
-        """The newest checkpoint is never deleted, whatever the settings say."""
+        """Yield a contradiction if the newest checkpoint is gone: it is never deleted, whatever the settings say."""
         newest = policy_after(self._run, self.records).checkpoint
         if newest and not self._storage.exists(f"{newest}/{MANIFEST}"):
             yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"

@@ -34,7 +34,7 @@ PARTIAL = ".partial"
 
 
 def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> Iterator[str]:
-    """Contradictions of the checkpoint of one iteration, whose batch weights `staleness` updates older sampled.
+    """Yield the contradictions of the checkpoint of one iteration, whose batch weights `staleness` updates older sampled.
 
     The weights of one that retention deleted are not looked at, its order is.
     """
@@ -82,7 +82,7 @@ def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record
 def leftovers(
     storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult], lag: int = 0
 ) -> Iterator[str]:
-    """Keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
+    """Yield the keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
 
     What the iteration in progress and the `lag` after it have made so far is no leftover, nor is what belongs to an evaluation
     that has no result yet.
@@ -106,7 +106,9 @@ def leftovers(
 
 
 def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> Iterator[str]:
-    """Contradictions between MLflow and the records: a metric that is missing, stands twice at a step, or has another value."""
+    """Yield the contradictions between MLflow and the records: a metric that is missing, is there twice at a step, or has another
+    value.
+    """
     if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
         yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
         return
@@ -128,7 +130,9 @@ def _few(points: Sequence[tuple[int, float]]) -> str:
 def check_evaluation(
     storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights]
 ) -> Iterator[str]:
-    """Contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest."""
+    """Yield the contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by
+    digest.
+    """
     policy = policies.get(result.inputs[0])
     if policy is None:
         yield "it evaluated weights that no iteration of this run made"

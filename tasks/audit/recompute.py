@@ -44,7 +44,7 @@ class Rescored(NamedTuple):
 def rescored(
     storage: Storage, settings: RewardSettings, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table
 ) -> Rescored:
-    """Return what the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
+    """Return the rewards of the trajectories. No model is asked: its grades are read, and where it gave none `rewards` say so."""
     unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
@@ -53,7 +53,7 @@ def rescored(
 
 
 def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
-    """Faults in the words that were recorded: those of another process may name other addresses."""
+    """Return faults in the words that were recorded: those of another process may name other addresses."""
     found = again["unscored"].to_pylist()
     if len(found) != len(recorded_faults):
         return again
@@ -62,11 +62,11 @@ def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
 
 
 def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) -> Iterator[str]:
-    """Contradictions of the index and the metrics that an artifact has of a round."""
+    """Yield the contradictions of the index and the metrics that an artifact has of a round."""
     index = storage.read_index(artifact.path, artifact.digest)
-    told, found = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
-    if not told.equals(found):
-        yield "the index tells of the trajectories what they are not"
+    stored, made = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
+    if not stored.equals(made):
+        yield "the index differs from the trajectories"
     metrics = {name: metric.value for name, metric in rollout_metrics(index).items()}
     if any(artifact.values.get(name) != value for name, value in metrics.items()):
         yield "the counts of the rollout are not those of its index"
@@ -76,13 +76,15 @@ class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
     def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, start: Position, sampled_from: int) -> None:
-        """The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates."""
+        """Prepare a recomputation. The prompts begin at `start`; the weights that sampled are those after `sampled_from`
+        updates.
+        """
         self._storage, self._config, self._run, self._record = storage, config, run, record
         self._start, self._sampled_from = start, sampled_from
         self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)
 
     def contradictions(self) -> Iterator[str]:
-        """One phrase for each node whose result is not what its inputs give."""
+        """Yield one phrase for each node whose result is not what its inputs give."""
         record, count = self._record, self._config.rollout.prompts
         cursor, before = self._start
         known = RETIRED_SCHEMA.empty_table() if before is None else self._storage.read_table(before.path, before.digest)
@@ -123,7 +125,7 @@ class Recompute:
         return self._storage.read_table(artifact.path, artifact.digest)
 
     def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
-        """Every trajectory once, from the right weights."""
+        """Yield every trajectory once, from the right weights."""
         rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
         wanted, found = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
         if wanted != found:
@@ -168,7 +170,7 @@ def _close(one: object, other: object) -> bool:
 
 
 def sampled_from(trajectories: pa.Table) -> pa.ChunkedArray:
-    """Versions of the weights that sampled each action."""
+    """Return the versions of the weights that sampled each action."""
     nodes = pc.list_flatten(trajectories["nodes"])
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
     return versions.filter(pc.equal(kinds, "sampled"))

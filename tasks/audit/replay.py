@@ -29,7 +29,7 @@ STOP_S = 5.0
 
 
 def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> Iterator[str]:
-    """A contradiction if the update of an iteration, done again, makes other weights. On a CPU they are equal bit for bit.
+    """Yield a contradiction if the update of an iteration, done again, makes other weights. On a CPU they are equal bit for bit.
 
     Raises ConfigError if the iteration made no update, or the checkpoint that it starts from is gone.
     """
@@ -46,9 +46,9 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
         repeats = since_state(storage, config, run, before)
         order = make_order(config, scope, advantages, trajectories, staleness, repeats)
-        aside = _inputs_of(storage, order, Path(scratch))
-        asyncio.run(_update(config, run, order, aside, Path(scratch) / "train"))
-        made = part_digest(aside.read_manifest(order.checkpoint_out), f"{HF}/")
+        copy = _inputs_of(storage, order, Path(scratch))
+        asyncio.run(_update(config, run, order, copy, Path(scratch) / "train"))
+        made = part_digest(copy.read_manifest(order.checkpoint_out), f"{HF}/")
     if made != record.weights:
         number = record.iteration + 1
         yield f"the update of iteration {number} done again makes other weights ({made[:12]}, not {record.weights[:12]})"
@@ -56,14 +56,14 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
 
 def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
     """Return a storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
-    aside = Storage(StorageSettings(root=str(folder / "storage")))
+    copy = Storage(StorageSettings(root=str(folder / "storage")))
     for table in (table for each in (order, *order.repeats) for table in (*each.trajectories, each.advantages)):
-        aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
+        copy.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
         if table.key.endswith(INDEX):
             for part, digest in parts_of(storage.read_index(table.key)).items():
-                aside.write_bytes(part, storage.read_bytes(part, digest))
+                copy.write_bytes(part, storage.read_bytes(part, digest))
     for key in (f"{each.checkpoint_out}/{RESULT}" for each in order.repeats):
-        aside.write_bytes(key, storage.read_bytes(key))
+        copy.write_bytes(key, storage.read_bytes(key))
     if (start := order.base) is not None:
         place = folder / "storage" / start
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -71,11 +71,11 @@ def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
             place.symlink_to(local, target_is_directory=True)
         else:
             storage.download_folder(start, place)
-    return aside
+    return copy
 
 
-async def _update(config: RunConfig, run: Run, order: UpdateOrder, aside: Storage, notes: Path) -> None:
-    places = Places(PlacedFolder(str(fetch(config.policy))), aside)
+async def _update(config: RunConfig, run: Run, order: UpdateOrder, copy: Storage, notes: Path) -> None:
+    places = Places(PlacedFolder(str(fetch(config.policy))), copy)
     try:
         await asyncio.to_thread(ray_cluster.start, RaySettings(), Home(config.home).logs)
         learner = LearnerHandle.start(

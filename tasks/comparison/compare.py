@@ -63,7 +63,7 @@ def compare(sides: Sequence[Side], indifferent: bool = False) -> Comparison:
 
 
 def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
-    """Return the settings that are not the same on all sides that have any; with `indifferent` also those that decide nothing."""
+    """Return the settings that differ between sides; with `indifferent` also those that decide nothing."""
     deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
     found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
     rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
@@ -81,13 +81,13 @@ def _differing(sides: Sequence[dict[str, str] | None]) -> dict[str, tuple[str | 
 
 
 def _leaves(side: Side, indifferent: bool) -> dict[str, str]:
-    """Values as JSON by key."""
+    """Return the values as JSON by key."""
     values = decisive(side.config, indifferent)
     return {key: without_passwords(json.dumps(value, ensure_ascii=False)) for key, value in values.items()}
 
 
 def _digests(side: Side) -> dict[str, str] | None:
-    """Of files that the settings of a run only name."""
+    """Return the digests of files that the settings of a run only name."""
     if side.run.kind != RUNS:
         return None
     sources = {f"{SOURCE}{name}": code[:DIGITS] for name, code in side.run.sources.items()}

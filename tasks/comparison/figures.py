@@ -76,7 +76,7 @@ class RunCost(ClosedModel):
 
 
 def cost_of(records: Sequence[Record]) -> RunCost:
-    """That of these iterations."""
+    """Return the cost of these iterations."""
     return RunCost(
         iterations=len(records),
         trajectories=int(sum(record.metrics.get("rollout/trajectories", 0.0) for record in records)),
@@ -88,7 +88,7 @@ def cost_of(records: Sequence[Record]) -> RunCost:
 
 
 def tokens_of(record: Record) -> float:
-    """Tokens that the policy sampled in an iteration, in all its rounds."""
+    """Return the number of tokens that the policy sampled in an iteration, in all its rounds."""
     return record.metrics.get("rollout/sampled_tokens", 0.0)
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RunRow(ClosedModel):
-    """A run or an evaluation; what nobody can tell is None or empty.
+    """A run or an evaluation; unknown values are None or empty.
 
     `host` is where it runs now, `reason` why it failed, was stopped or cannot be read, or what is damaged. `first`, `last` and
     `best` are its held-out scores, `rollouts` the success of the newest iteration's own. `bytes` is what it takes of a local
@@ -48,7 +48,7 @@ class RunRow(ClosedModel):
     logs: str = ""
 
     def age(self, now: float) -> float | None:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
         return None if self.began is None else max(0.0, now - self.began)
 
 
@@ -69,7 +69,7 @@ def _by_name(storage: Storage, kind: Kind) -> list[tuple[str, dict[str, int | No
 
 
 class _Reader:
-    """Reads the files of one run; what is damaged is noted and stands as unknown. `state` is that of a run with faults."""
+    """Reads the files of one run; what is damaged is noted and counts as unknown. `state` is that of a run with faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -120,7 +120,7 @@ def _scores(storage: Storage, run: Run) -> dict[str, float]:
 
 
 def _planned(run: Run | None, newest: Epoch | None) -> int | None:
-    """Iterations by the settings of the newest start, else by those that the run began with."""
+    """Return the number of planned iterations by the settings of the newest start, else by those that the run began with."""
     settings = (newest.settings if newest else None) or (run.config if run else {})
     planned = settings.get("iterations")
     return planned if isinstance(planned, int) else None
@@ -139,7 +139,7 @@ def _summarised(storage: Storage, layout: RunLayout, keys: Collection[str], done
 
 
 def _state(storage: Storage, layout: RunLayout, complete: State | None, facts: dict[str, Any], read: _Reader) -> dict[str, Any]:
-    """Its state, with host or reason. A finished run that was to go on, and did not, is as its newest start ended."""
+    """Return its state, with host or reason. A finished run that was continued in vain has the state of its newest start."""
     if (held := holder(storage, layout)) is not None:
         return {"state": "running", "host": held.epoch.host}
     if read.faults:

@@ -29,7 +29,7 @@ class ComparisonPage(ClosedModel):
 
 
 def page(sides: Sequence[Side]) -> ComparisonPage:
-    """Return the page of all of them that MLflow has. Nothing is raised: the comparison does not depend on MLflow."""
+    """Return the page of all sides that MLflow has. Raises nothing: the comparison does not depend on MLflow."""
     try:
         return _page(sides)
     except Exception as error:

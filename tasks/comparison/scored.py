@@ -62,7 +62,7 @@ class Side:
 
     @property
     def identity(self) -> tuple[str, str, int | None]:
-        """The same for two that end in the same evaluation."""
+        """Return a key that is equal for two sides that end in the same evaluation."""
         return self.run.kind, self.run.name, self.scored.final.updates
 
 

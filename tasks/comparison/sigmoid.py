@@ -41,7 +41,7 @@ class Sigmoid(ClosedModel):
     steepness: float
 
     def at(self, tokens: Sequence[float] | Floats) -> Floats:
-        """Success after so many tokens."""
+        """Return the success after so many tokens."""
         return _curve(
             np.asarray(tokens, dtype=np.float64) / self.middle,
             self.start,
@@ -52,7 +52,7 @@ class Sigmoid(ClosedModel):
 
 
 class Fit(ClosedModel):
-    """The sigmoid of a curve with the 95 % interval of its ceiling; `why` says why there is no ceiling to tell, if it is so."""
+    """The sigmoid of a curve with the 95 % interval of its ceiling; `why` says why there is no ceiling, if there is none."""
 
     points: int
     sigmoid: Sigmoid | None = None
@@ -131,7 +131,7 @@ def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats 
     for guess in guesses:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", OptimizeWarning)  # a covariance that cannot be told; nobody reads it
+                warnings.simplefilter("ignore", OptimizeWarning)  # a covariance that cannot be estimated; it is not used
                 within = np.clip(guess, _LOWEST + 1e-6, _HIGHEST - 1e-6)
                 parameters, _ = curve_fit(_curve, scaled, success, within, bounds=(_LOWEST, _HIGHEST), max_nfev=400)
         except RuntimeError:  # it did not converge
@@ -141,7 +141,9 @@ def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats 
 
 
 def _interval(scaled: Floats, fitted: Floats, residuals: Floats, best: Floats) -> tuple[float, float]:
-    """Percentiles of the ceilings fitted to resampled residuals; always the same draws. The estimate itself lies within."""
+    """Return the percentiles of the ceilings fitted to resampled residuals; always the same draws. The estimate itself lies
+    within.
+    """
     draws, ceilings, late = np.random.default_rng(SEED), [_ceiling(best)], _guesses(fitted)[-1]
     for _ in range(RESAMPLES):
         again = _best(scaled, fitted + draws.choice(residuals, len(residuals)), [best, late])

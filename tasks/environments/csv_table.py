@@ -32,7 +32,7 @@ def is_zipped(path: Path) -> bool:
 
 
 def contents(path: Path) -> bytes:
-    """Return what is in a file of text, unpacked. Raises ConfigError where that is more than TEXT_BYTES."""
+    """Return the content of a file of text, unpacked. Raises ConfigError for more than TEXT_BYTES."""
     parts, left = list[bytes](), TEXT_BYTES
     with opened(path) as file:
         while part := file.read(1 << 20):  # asked for a gigabyte at once, it would make room for one
@@ -49,7 +49,9 @@ def too_long(path: Path) -> ConfigError:
 
 
 def csv_table(path: Path, delimiter: str) -> pa.Table:
-    """Return all fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
+    """Return the table, whose fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is
+    null.
+    """
     data = contents(path)
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
     header = data[:_HEAD].partition(b"\n")[0].decode("utf-8", "replace")
@@ -79,7 +81,9 @@ def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
 
 
 def whole_texts(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote them so."""
+    """Return texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote
+    them so.
+    """
     texts = found.to_pylist()
     given = [each for each in texts if each]
     if not given or not all(_WHOLE.fullmatch(each) for each in given):

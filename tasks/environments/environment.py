@@ -45,11 +45,15 @@ class Environment(ClosedModel):
     prompt: str = Field("", max_length=20_000, description="what is added to the system prompt for its questions")
 
     def load(self, key: str) -> Tables:
-        """Everything that it gives. `key` is where its settings stand, for errors. Raises ConfigError if that cannot be had."""
+        """Return everything that it gives. `key` is the place of its settings, for errors. Raises ConfigError if that cannot be
+        had.
+        """
         raise NotImplementedError
 
     def source(self) -> str:
-        """SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has all of it."""
+        """Return the SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has
+        all of it.
+        """
         return ""
 
 

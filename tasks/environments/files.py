@@ -43,7 +43,7 @@ def read_questions(
     """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
     A file without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
-    `key` is where the settings stand, for errors; the files that questions come with are added to `attached` by their digest.
+    `key` is the place of the settings, for errors; the files that questions come with are added to `attached` by their digest.
     Raises ConfigError when the file is missing or not what it must be.
     """
     path = path.absolute()
@@ -68,7 +68,9 @@ def questions_of(
     folder: Path | None = None,
     attached: dict[str, Path] | None = None,
 ) -> pa.Table:
-    """As `read_questions`, of a table from `where`. `name` begins ids that are made; `folder` holds the attached files."""
+    """Return questions as `read_questions` does, from a table that is at `where`. `name` begins ids that are made; `folder` holds
+    the attached files.
+    """
     for ours, theirs in columns.items():
         if theirs not in nested.paths(table):
             hint = did_you_mean(theirs, nested.paths(table))
@@ -180,7 +182,9 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
 
 
 def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> pa.ChunkedArray:
-    """Messages, as text too, as the question that they ask, and a structure with a ground truth as that; all else as it is."""
+    """Return messages, as text too, as the question that they ask, and a structure with a ground truth as that; all else as it
+    is.
+    """
     members = {each.rpartition(".")[2] for each in nested.below(name, found.type)[1:]}
     if field.name == "answers":
         truth = pa.types.is_struct(found.type) and TRUTH in members
@@ -199,7 +203,7 @@ def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> p
 
 
 def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as text, in as few digits as tell them apart from others of their type; what is not finite is missing.
+    """Return floats as text, in as few digits as distinguish them from others of their type; what is not finite is missing.
 
     Whole ones have no fraction, for some rules would read 42.0 as 420.
     """
@@ -227,7 +231,7 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _dates(found: pa.ChunkedArray, listed: bool, zone: str | None) -> pa.ChunkedArray:
-    """Points in time as text; without a time of day where none has one, as pandas has days."""
+    """Return points in time as text; without a time of day where none has one, as pandas has days."""
     kind = pa.timestamp("us", zone)
     values = found.cast(pa.list_(kind) if listed else kind, safe=False).to_pylist()
     times = [one for each in values for one in (each or [] if listed else [each]) if one is not None]
@@ -241,7 +245,7 @@ def _dates(found: pa.ChunkedArray, listed: bool, zone: str | None) -> pa.Chunked
 
 
 def _decimals(value: Any) -> Any:
-    """Decimals as text, whole ones without a fraction, in lists too."""
+    """Return decimals as text, whole ones without a fraction, in lists too."""
     if isinstance(value, list):
         return [_decimals(each) for each in value]
     return (

@@ -16,7 +16,7 @@ LONGEST_WALK = 65_536  # positions that are looked at together
 
 
 def turns(weights: Sequence[float], first: int, count: int) -> list[tuple[int, int]]:
-    """Whose turn it is at positions `first … first + count - 1`: the environment's number, and which of its turns that is.
+    """Return which environment has the turn at positions `first … first + count - 1`: its number, and which of its turns that is.
 
     Stride scheduling (Waldspurger and Weihl 1995): turn k of an environment of weight w is due at (k + 1/2) / w. Of any number of
     positions each environment has its share, within one turn for each environment. Every weight is above 0.
@@ -38,7 +38,9 @@ def turns(weights: Sequence[float], first: int, count: int) -> list[tuple[int, i
 
 
 def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
-    """Rows at `first … first + count - 1` of an endless order in which every epoch is a new permutation of all `size` rows."""
+    """Return the rows at `first … first + count - 1` of an endless order in which every epoch is a new permutation of all `size`
+    rows.
+    """
     rows: list[int] = []
     for position in range(first, first + count):
         epoch, offset = divmod(position, size)
@@ -49,7 +51,7 @@ def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
 
 
 def with_groups(prompts: pa.Table, epochs: Sequence[int]) -> pa.Table:
-    """Prompts with the column `group`: the id and, after the first epoch, the epoch, so that groups are unique in a run.
+    """Return prompts with the column `group`: the id and, after the first epoch, the epoch, so that groups are unique in a run.
 
     No id is another one with a number behind it: see questions.check.
     """

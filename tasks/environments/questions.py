@@ -41,7 +41,7 @@ EXPECTED_BYTES = 1 << 20
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Questions as a table of SCHEMA; what a row does not say is as DEFAULTS says."""
+    """Return the questions as a table of SCHEMA; what a row does not say is as DEFAULTS says."""
     return pa.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
 
 

@@ -39,7 +39,7 @@ class Contents(NamedTuple):
 
     @property
     def rules(self) -> set[str]:
-        """The rules by which answers are scored."""
+        """Return the rules by which answers are scored."""
         return {rule for table in (self.train, self.held_out) for rule in table["rule"].unique().to_pylist()}
 
 

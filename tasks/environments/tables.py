@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Table:
     """Return the table of all rows, at least one. Values of JSON are as `converts` makes them.
 
-    Columns that nothing in `converts` names are not read: they are there, and empty. `key` is where the setting stands, for
+    Columns that nothing in `converts` names are not read: they are there, and empty. `key` is the place of the setting, for
     errors. Raises ConfigError if there is no such file, or it is not what it must be.
     """
     table = _joined([_read(file, converts) for file in files_of(path, key)], path)
@@ -152,7 +152,7 @@ def _read(path: Path, converts: Mapping[str, Convert] | None) -> pa.Table:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever a reader raises, as a ConfigError."""
+    """Raise a reader's exceptions as ConfigError."""
     try:
         yield
     except (
@@ -180,7 +180,7 @@ def _parquet_table(path: Path, used: Collection[str] | None) -> pa.Table:
 
 
 def _arrow_table(path: Path, used: Collection[str] | None) -> pa.Table:
-    """Of the stream that datasets writes, or of a file of Feather."""
+    """Return the table of the stream that datasets writes, or of a file of Feather."""
     table = read_ipc(path)
     return _whole(table.column_names, used, table.select, len(table))
 

@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
 
 
 def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -> pa.Table:
-    """One row of SCHEMA for each trajectory, in the order of `trajectories`. A failed or unscored one has success 0."""
+    """Return one row of SCHEMA for each trajectory, in the order of `trajectories`. A failed or unscored one has success 0."""
     asked = {row["id"]: row for row in questions.select(["id", "answers"]).to_pylist()}
     scored = {row["trajectory"]: row for row in rewards.to_pylist()}
     rows = []
@@ -106,7 +106,7 @@ def header(summary: EvaluationSummary) -> list[str]:
 
 
 def rows(summary: EvaluationSummary, brief: bool = False) -> list[list[str]]:
-    """One row for all questions, each environment and each ability, with 95 % intervals over the questions.
+    """Return one row for all questions, each environment and each ability, with 95 % intervals over the questions.
 
     A `brief` row has that of the score that counts alone.
     """

@@ -39,7 +39,7 @@ def deliver(storage: Storage, config: RunConfig, name: str) -> str:
 
 
 def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[str], None]) -> None:
-    """As `deliver`; where MLflow cannot be used, say how it is delivered later."""
+    """Deliver as `deliver` does; where MLflow cannot be used, say how it is delivered later."""
     try:
         deliver(storage, config, name)
     except ServerError as error:
@@ -103,7 +103,7 @@ def _deliver(
 
 
 def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None:
-    """Success of the champion of the recipe in its newest evaluation that asked as this one did.
+    """Return the success of the champion of the recipe in its newest evaluation that asked as this one did.
 
     None without a champion, if it was never evaluated in this way, and for an evaluation of the champion itself.
     """

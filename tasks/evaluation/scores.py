@@ -54,7 +54,7 @@ def by_question(answers: pa.Table) -> dict[str, Samples]:
 
 
 def scores(answers: pa.Table) -> list[Scores]:
-    """Return those over all questions first, then those of each environment followed by those of its abilities."""
+    """Return the scores over all questions first, then those of each environment followed by those of its abilities."""
     questions = list(by_question(answers).values())
     found = [_scores(questions)]
     environments = list(dict.fromkeys(samples[0]["environment"] for samples in questions))
@@ -90,7 +90,7 @@ def success(samples: Samples) -> float:
 def majority(samples: Samples) -> float:
     """Return the success of the answer that most samples give, the first of several; a sample without an answer has no vote.
 
-    Answers are equal after the normalisation of question answering. Nobody's answer is wrong.
+    Answers are equal after the normalisation of question answering. If no sample answered, the question counts as wrong.
     """
     votes = [(normalise(row["answer"]), row["success"]) for row in samples if row["answer"] and row["answer"].strip()]
     if not votes:
@@ -129,7 +129,7 @@ def _right(samples: Samples) -> int:
 
 
 def _powers(count: int) -> list[int]:
-    """1, 2, 4, … up to `count`, which is the last."""
+    """Return 1, 2, 4, … up to `count`, which is the last."""
     powers = [1]
     while powers[-1] * 2 < count:
         powers.append(powers[-1] * 2)

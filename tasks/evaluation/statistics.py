@@ -44,7 +44,8 @@ class Difference:
 
 
 def pass_at(samples: int, right: int, k: int) -> float:
-    """Probability that at least one of `k` of a question's `samples` is right, of which `right` are: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that at least one of `k` of a question's `samples` is right, of which `right` are: 1 - C(n-c, k) /
+    C(n, k).
 
     The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1). Raises ValueError unless 1 <= k <= samples.
     """
@@ -86,7 +87,7 @@ _BOUNDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 def _resampled(values_q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of RESAMPLES draws of as many questions, with replacement; always the same draws."""
+    """Return means of RESAMPLES draws of as many questions, with replacement; always the same draws."""
     draws, count = np.random.default_rng(SEED), len(values_q)
     rows = max(1, BLOCK // count)
     parts = []

@@ -76,7 +76,7 @@ def check_began_with(config: RunConfig, subject: Subject) -> None:
 
 @contextmanager
 def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
-    """The local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""
+    """Yield the local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""
     if (named := run_of(storage, model)) is not None:
         with checkpoint_folder(storage, home, *named) as folder:
             yield folder
@@ -90,7 +90,9 @@ def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
 
 @contextmanager
 def model_folder(config: RunConfig, subject: Subject) -> Iterator[Path]:
-    """The local Hugging Face folder of the subject; while the body runs, nothing deletes it. For a server it means nothing."""
+    """Yield the local Hugging Face folder of the subject; while the body runs, nothing deletes it. For a server it means
+    nothing.
+    """
     if subject.server:
         yield Path(config.policy.path)
     elif subject.updates:

@@ -8,15 +8,15 @@ STATES = (f"{STATE}/", f"{CRITIC}/")
 
 
 def updates_of(checkpoint: str) -> int:
-    """Updates that made the checkpoint in this folder."""
+    """Return the number of updates that made the checkpoint in this folder."""
     return int(checkpoint.rpartition("/")[2].partition("-")[0])
 
 
 def initial_policy(digest: str) -> str:
-    """Folder of a model that runs begin from, by its content; only clusters of several machines need it."""
+    """Return the folder of a model that runs begin from, by its content; only clusters of several machines need it."""
     return f"policies/{digest}"
 
 
 def initial_texts(digest: str) -> str:
-    """Folder of the same model without its weights."""
+    """Return the folder of the same model without its weights."""
     return f"policies/{digest}-texts"

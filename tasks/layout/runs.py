@@ -28,7 +28,7 @@ class DataLayout:
 
     @property
     def attached_folder(self) -> str:
-        """Folder of the files that questions come with."""
+        """Return the folder of the files that questions come with."""
         return f"{self.folder}/attached"
 
     def attached(self, digest: str) -> str:
@@ -36,7 +36,7 @@ class DataLayout:
 
     @property
     def digests(self) -> str:
-        """The SHA-256 of the tables, written after them."""
+        """Return the key of the SHA-256 of the tables, which are written after them."""
         return f"{self.folder}/digests.json"
 
 
@@ -50,7 +50,7 @@ class RunLayout:
 
     @property
     def title(self) -> str:
-        """What sentences call it."""
+        """Return its name in sentences."""
         return f"run {self.name!r}"
 
     @property
@@ -67,7 +67,7 @@ class RunLayout:
 
     @property
     def delivered(self) -> str:
-        """Which MLflow has the finished run."""
+        """Return the key that says which MLflow has the finished run."""
         return f"{self.folder}/delivered.json"
 
     @property
@@ -91,7 +91,7 @@ class RunLayout:
 
     @property
     def redo(self) -> str:
-        """What was put aside last to be done again."""
+        """Return the key of what was last put aside to be done again."""
         return f"{self.folder}/redo.json"
 
     @property
@@ -100,11 +100,11 @@ class RunLayout:
 
     @property
     def logs(self) -> str:
-        """Folder of what each start said, below the names of their epochs."""
+        """Return the folder of the logs of each start, below the names of their epochs."""
         return f"{self.folder}/logs"
 
     def log(self, epoch: str) -> str:
-        """Folder of the lines that the process of this epoch printed, and of the logs of what it started."""
+        """Return the folder of the lines that the process of this epoch printed, and of the logs of what it started."""
         return f"{self.logs}/{epoch}"
 
     def stop(self, epoch: str) -> str:
@@ -112,7 +112,7 @@ class RunLayout:
         return f"{self.folder}/stops/{epoch}.json"
 
     def redone(self, key: str, epoch: str) -> str:
-        """Return where a result, record or summary goes that `epoch` makes again."""
+        """Return the key to which a result, record or summary moves that `epoch` makes again."""
         stage = "/".join(key.split("/")[:4]) if key.startswith(f"{self.iterations}/") else self.folder
         return f"{stage}/redone-{epoch}/{key.removeprefix(f'{stage}/')}"
 
@@ -136,7 +136,7 @@ class RunLayout:
         return f"{self.folder}/checkpoints"
 
     def checkpoint(self, updates: int, epoch: str) -> str:
-        """Folder of the checkpoint that `updates` updates made."""
+        """Return the folder of the checkpoint that `updates` updates made."""
         return f"{self.checkpoints}/{updates:06d}-{epoch}"
 
 
@@ -154,12 +154,12 @@ class EvaluationLayout(RunLayout):
 
     @property
     def subject(self) -> str:
-        """Which model is evaluated."""
+        """Return the key that says which model is evaluated."""
         return f"{self.folder}/subject.json"
 
     @property
     def answers(self) -> str:
-        """One row for each sample of each question."""
+        """Return the key of the answers, one row for each sample of each question."""
         return f"{self.folder}/answers.parquet"
 
     @property
@@ -167,8 +167,8 @@ class EvaluationLayout(RunLayout):
         return f"{self.folder}/report.md"
 
     @property
-    def told(self) -> str:
-        """Written once Prefect was told that it has finished."""
+    def reported(self) -> str:
+        """Return the key that is written once Prefect knows that it has finished."""
         return f"{self.folder}/told.json"
 
 
@@ -178,7 +178,7 @@ def layout_of(kind: str, name: str) -> RunLayout:
 
 
 def place_of(trajectories: str) -> str:
-    """`iter 3`, counted from 1, or `eval 3`, after 3 updates, to which a table of trajectories belongs.
+    """Return `iter 3`, counted from 1, or `eval 3`, after 3 updates, to which a table of trajectories belongs.
 
     Empty for an evaluation outside any run.
     """
@@ -208,7 +208,7 @@ def run_names(keys: Iterable[str]) -> list[str]:
 
 
 def judgement(digest: str) -> str:
-    """Return what a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
+    """Return the key of a model's grade of an answer, by the digest of the whole request; all runs and evaluations share it."""
     return f"{JUDGEMENTS}/{digest[:2]}/{digest}.json"
 
 
@@ -219,5 +219,5 @@ def lies_below(key: str, folder: str) -> bool:
 
 
 def champion_of(recipe: str) -> str:
-    """Return which checkpoint somebody chose among those of all runs of a recipe."""
+    """Return the key of the champion among the checkpoints of all runs of a recipe."""
     return f"{CHAMPIONS}/{recipe}.json"

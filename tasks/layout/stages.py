@@ -30,16 +30,16 @@ class RoundLayout:
 
     @property
     def trajectories(self) -> str:
-        """Index of the table whose parts are chunks."""
+        """Return the key of the index of the table whose parts are chunks."""
         return f"{self.folder}/{TRAJECTORIES}"
 
     @property
     def all_chunks(self) -> str:
-        """Folder of the chunks of finished trajectories."""
+        """Return the folder of the chunks of finished trajectories."""
         return f"{self.folder}/{CHUNKS}"
 
     def chunks(self, policy: str) -> str:
-        """Folder of those that the policy with this digest sampled; the initial one has none."""
+        """Return the folder of the chunks that the policy with this digest sampled; the initial one has none."""
         return f"{self.all_chunks}/{policy_folder(policy)}"
 
     @property
@@ -52,7 +52,7 @@ class RoundLayout:
 
     @property
     def retired(self) -> str:
-        """The questions that are not asked again, of this round and all before it."""
+        """Return the key of the questions that are not asked again, of this round and all before it."""
         return f"{self.folder}/{RETIRED}"
 
     @classmethod
@@ -76,7 +76,7 @@ class StageLayout:
         return key.startswith(f"{self.folder}/") and is_chunk(key)
 
     def earlier_chunks(self, number: int, policy: str, keys: Iterable[str]) -> tuple[str, ...]:
-        """Folders, of those with `keys`, in which other epochs left chunks of a round that this policy sampled."""
+        """Return the folders, of those with `keys`, in which other epochs left chunks of a round that this policy sampled."""
         mine = self.round(number).chunks(policy)
         same = mine.removeprefix(f"{self.folder}/{self.epoch}")
         folders = {key.rpartition("/")[0] for key in keys if self.has_chunk(key)}
@@ -97,12 +97,12 @@ class StageLayout:
 
     @property
     def token_logprobs(self) -> str:
-        """The learner's log-probs of the tokens of the trajectories that it trained on."""
+        """Return the key of the learner's log-probs of the tokens of the trajectories that it trained on."""
         return f"{self.folder}/{self.epoch}/{TOKEN_LOGPROBS}"
 
     @property
     def results(self) -> str:
-        """Folder of the results of nodes."""
+        """Return the folder of the results of nodes."""
         return f"{self.folder}/nodes"
 
     def result(self, node: str, inputs: str) -> str:
@@ -115,12 +115,14 @@ class StageLayout:
 
     @property
     def record_copy(self) -> str:
-        """A second copy of the record, written after it, from which a damaged one is brought back."""
+        """Return the key of a second copy of the record, written after it, from which a damaged one is brought back."""
         return f"{self.folder}/record-copy.json"
 
 
 def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
-    """Key of the rewards of a table of trajectories, which may be of a later epoch; the newest if there are several."""
+    """Return the key of the rewards of a table of trajectories, which may be of a later epoch; the newest if there are
+    several.
+    """
     beside = RoundLayout.holding(trajectories).rewards
     if beside in keys:
         return beside
@@ -130,7 +132,9 @@ def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
 
 
 def logprobs_of(trajectories: str, keys: Collection[str]) -> str | None:
-    """Key of the learner's log-probs of the tokens of a table of trajectories; the newest if several epochs made an update."""
+    """Return the key of the learner's log-probs of the tokens of a table of trajectories; the newest if several epochs made an
+    update.
+    """
     stage, epoch = trajectories.split("/")[:4], trajectories.split("/")[4:5]
     mine = "/".join([*stage, *epoch, TOKEN_LOGPROBS])
     if mine in keys:

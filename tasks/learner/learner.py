@@ -58,12 +58,12 @@ class Learner:
     """
 
     def __init__(self, settings: UpdateSettings, places: Places, device: torch.device, seed: int = 0) -> None:
-        """`seed` initialises new weights and this rank's generators."""
+        """Load the models. `seed` initialises new weights and this rank's generators."""
         set_determinism(settings.deterministic)
         self._settings, self._device, self._seed = settings, device, seed
         self._dtype = DTYPES[settings.passes_dtype(device.type == "cuda")]
         self._ranks, self._timer = Ranks(device), Timer(device)
-        self._storage, self._shelf = places.storage, store_on(places.storage, places.nodes, self._ranks)
+        self._storage, self._store = places.storage, store_on(places.storage, places.nodes, self._ranks)
         self._initial = self._ranks.together(places.initial)
         model_path = self._model_path = str(self._initial.path)
         self._ranks.together(lambda: check_model(model_path))
@@ -74,7 +74,7 @@ class Learner:
             how = Layers(offload="reference" in settings.offload, compiled=settings.compile_layers)
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
         names = [STATE, CRITIC] if settings.critic else [STATE]
-        self._writer = CheckpointWriter(self._shelf, self._ranks, self._timer, names)
+        self._writer = CheckpointWriter(self._store, self._ranks, self._timer, names)
         self._loaded: _Loaded | None = self._begin()
 
     def _begin(self) -> _Loaded:
@@ -107,7 +107,7 @@ class Learner:
             start = ranks.from_first(partial(_of_checkpoint, lambda: self._identity(order.checkpoint_in)))
             tables = ranks.together(lambda: read_tables(order, self._storage))
             digest = ranks.from_first(lambda: order_digest(order, tables, start or order.initial))
-            earlier = ranks.from_first(lambda: self._shelf.earlier_result(order, digest))
+            earlier = ranks.from_first(lambda: self._store.earlier_result(order, digest))
             if earlier is not None:
                 return earlier
             batch = ranks.together(lambda: make_batch(tables, order, self._settings, self._config))
@@ -146,7 +146,7 @@ class Learner:
 
     def open(self, checkpoint: str, part: str) -> CopyLease:
         """Return the part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
-        return self._shelf.open(checkpoint, part)
+        return self._store.open(checkpoint, part)
 
     def settle(self) -> None:
         """Collective. Wait until all that was written is there. Raises UpdateError or StorageError if it could not be stored."""
@@ -177,7 +177,7 @@ class Learner:
         self._holds = None
         if (base := order.base) is not None:
             for name, model in loaded.models.items():
-                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, base, name))) as lease:
+                with self._ranks.together(partial(_of_checkpoint, partial(self._store.open, base, name))) as lease:
                     if order.repeats:  # of others the files were compared at the start
                         self._ranks.from_first(partial(_of_checkpoint, partial(check_folder, lease.path, f"{name}/")))
                     self._ranks.together(partial(model.check, lease.path / name))
@@ -188,7 +188,7 @@ class Learner:
         return loaded, len(order.repeats)
 
     def _repeat(self, loaded: _Loaded, order: UpdateOrder) -> None:
-        """Bring memory to the state that the order's checkpoint lacks. Raises UpdateError where another one comes out."""
+        """Bring memory to the state that the order's checkpoint lacks. Raises UpdateError if another state results."""
         ranks, out = self._ranks, order.checkpoint_out
         tables = ranks.together(partial(_of_checkpoint, lambda: read_tables(order, self._storage)))
         self._train(loaded, order, ranks.together(lambda: make_batch(tables, order, self._settings, self._config)))
@@ -219,7 +219,9 @@ class Learner:
 
 
 def _of_checkpoint(read: Callable[[], Read]) -> Read:
-    """Return what is read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or damaged."""
+    """Return the parts read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or
+    damaged.
+    """
     try:
         return read()
     except (DamagedError, MissingError) as error:

@@ -60,7 +60,7 @@ class UpdateOrder(ClosedModel):
 
     @property
     def base(self) -> str | None:
-        """The checkpoint whose state this goes on from; None is the initial model."""
+        """Return the checkpoint whose state this goes on from; None is the initial model."""
         return self.repeats[0].checkpoint_in if self.repeats else self.checkpoint_in
 
 

@@ -11,7 +11,7 @@ QUANTILE = 0.99
 
 
 class Mismatch(BaseModel):
-    """Of the absolute differences of log-probs, in nats: their mean, and the one that 99 % of them do not exceed."""
+    """The mean of the absolute differences of log-probs, in nats, and the one that 99 % of them do not exceed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
@@ -20,7 +20,7 @@ class Mismatch(BaseModel):
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> "Mismatch":
-        """NaN if a difference is no finite number. There must be at least one."""
+        """Return the mismatch; NaN if a difference is no finite number. There must be at least one."""
         sizes = np.abs(np.asarray(differences, dtype=np.float64))
         if not np.isfinite(sizes).all():
             return cls(mean=float("nan"), high=float("nan"))

@@ -173,7 +173,7 @@ class StepSettings(FiniteModel):
         return self
 
     def passes_dtype(self, cuda: bool) -> Literal["float32", "bfloat16", "float64"]:
-        """`dtype` where `auto` is decided, for GPUs or this machine's processor."""
+        """Return `dtype` where `auto` is decided, for GPUs or this machine's processor."""
         if self.dtype == "auto":
             return "bfloat16" if cuda or computes_in_bfloat16() else "float32"
         return self.dtype
@@ -236,7 +236,7 @@ class UpdateSettings(StepSettings):
 
     @property
     def old(self) -> Literal["trainer", "engine", "interpolated"]:
-        """Whose log-probs the ratio is taken against."""
+        """Return whose log-probs the ratio is taken against."""
         return self.loss.old if isinstance(self.loss, RatioLoss) else "trainer"
 
     @property

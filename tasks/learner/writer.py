@@ -21,8 +21,8 @@ HOST = torch.device("cpu")
 class CheckpointWriter:
     """All ranks call the same methods in the same sequence. `names` are those of the models that have states."""
 
-    def __init__(self, shelf: CheckpointStore, ranks: Ranks, timer: Timer, names: list[str]) -> None:
-        self._shelf, self._ranks, self._timer = shelf, ranks, timer
+    def __init__(self, store: CheckpointStore, ranks: Ranks, timer: Timer, names: list[str]) -> None:
+        self._store, self._ranks, self._timer = store, ranks, timer
         # States are written beside other work, each over its own group, because collectives of one group must not interleave.
         self._groups = {name: dist.new_group(backend="gloo") for name in names}
         self._thread = ThreadPoolExecutor(1, "states")
@@ -34,12 +34,12 @@ class CheckpointWriter:
 
         An error leaves nothing of it. Raises UpdateError or StorageError, also of the states of the last checkpoint.
         """
-        shelf, out = self._shelf, order.checkpoint_out
+        store, out = self._store, order.checkpoint_out
         with self._timer.phase("checkpoint"):
             self.settle()
         with self._timer.phase("stage"):
-            folder = shelf.begin(out)
-            place = shelf.begin_states(out) if order.state == "later" else folder
+            folder = store.begin(out)
+            place = store.begin_states(out) if order.state == "later" else folder
             chosen = models.items() if order.state != "none" else ()
             states = [model.save(place / name, self._groups[name]) for name, model in chosen]
         try:
@@ -63,7 +63,7 @@ class CheckpointWriter:
         """
         states, self._later = self._later, []
         try:
-            self._shelf.finish(out, result)
+            self._store.finish(out, result)
         except BaseException:
             self._abandon(out, states)
             raise
@@ -82,16 +82,16 @@ class CheckpointWriter:
         """Delete what was written: the disk may be full."""
         for state in states:  # none may outlive its order: the next one may clear the same folder
             state.wait()
-        self._shelf.abandon(out)
-        self._shelf.abandon_states(out)
+        self._store.abandon(out)
+        self._store.abandon_states(out)
 
     def _add(self, out: str, states: list[Writing]) -> None:
         try:
             for state in states:
                 state.check()
-            self._shelf.add_states(out)
+            self._store.add_states(out)
         except BaseException:
-            self._shelf.abandon_states(out)
+            self._store.abandon_states(out)
             raise
         finally:
             states.clear()

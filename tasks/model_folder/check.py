@@ -1,4 +1,4 @@
-"""What a Hugging Face model folder must hold to be trained. Headers are read and no weights, so this loads no torch."""
+"""Checks that a Hugging Face model folder can be trained. Headers are read and no weights, so this loads no torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def check_model(path: str) -> None:
 
 
 class Adapter(BaseModel):
-    """What of adapter_config.json tells that there is something to load."""
+    """The fields of adapter_config.json that say whether there is something to load."""
 
     peft_type: Literal["LORA"]
     r: int

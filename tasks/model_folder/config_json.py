@@ -1,4 +1,4 @@
-"""What of a model's config.json decides whether it can be trained exactly; the rest is transformers' affair."""
+"""The fields of a model's config.json that decide whether it can be trained exactly; transformers reads the rest."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 ALWAYS_SLIDE = ("mistral", "phi3")  # where sliding_window is set
 ALIKE = (*ALWAYS_SLIDE, "qwen3_moe")  # all layers slide or none does, whatever layer_types say
-# Others scale by the length of the sequence at hand, which in a tree is that of many sequences.
+# Others scale by the length of the current sequence, which in a tree is that of many sequences.
 SCALINGS = ("default", "linear", "llama3", "yarn")
 MULTIMODAL = "is a multimodal model; only text models can be trained"
 REFUSED = {
@@ -34,7 +34,7 @@ Size = Annotated[int, Field(gt=0)]
 
 
 def read_json(path: Path, model: type[Model]) -> Model:
-    """Raises UpdateError, in one sentence, when the file is not JSON of that form."""
+    """Return the file as a model. Raises UpdateError, in one sentence, if it is not JSON of that form."""
     try:
         return model.model_validate_json(content(path))
     except OSError as error:
@@ -53,7 +53,7 @@ def name_dtype(folder: Path, dtype: str) -> None:
 
 
 class Origin(BaseModel):
-    """What any model's config.json has, and whatever else is in it."""
+    """The fields of any model's config.json, and all others."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -62,7 +62,7 @@ class Origin(BaseModel):
 
 
 class Architecture(BaseModel):
-    """What that of a model of FAMILIES has."""
+    """The fields of config.json of a model of FAMILIES."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -82,7 +82,9 @@ class Architecture(BaseModel):
     rope_parameters: dict[str, Any] | None = None
 
     def rows(self) -> dict[str, int]:
-        """Of the matrices with hidden_size columns, by the names of their layers; none that a family's default decides."""
+        """Return the rows of the matrices with hidden_size columns, by the names of their layers; none that a family's default
+        decides.
+        """
         head = self.head_dim or (None if self.model_type == "qwen3" else self.hidden_size // self.num_attention_heads)
         rows = {"embed_tokens": self.vocab_size, "lm_head": self.vocab_size}
         if head is not None:
@@ -94,7 +96,7 @@ class Architecture(BaseModel):
 
 
 def architecture(folder: Path) -> Architecture:
-    """Raises UpdateError, in one sentence, unless it is one that can be trained exactly."""
+    """Return the architecture. Raises UpdateError, in one sentence, unless it can be trained exactly."""
     path = folder / "config.json"
     if not path.is_file():
         raise UpdateError(f"{folder} is not a Hugging Face model folder: it has no config.json")
@@ -107,7 +109,7 @@ def architecture(folder: Path) -> Architecture:
 
 
 def _foreign(config: Origin) -> Iterator[str]:
-    """Why the model is none that can be trained, the plainest first."""
+    """Yield why the model is none that can be trained, the plainest first."""
     for key, reason in REFUSED.items():
         if key in (config.model_extra or {}):
             yield reason
@@ -131,7 +133,7 @@ def _inexact(config: Architecture) -> Iterator[str]:
 
 
 def _slides(config: Architecture) -> bool:
-    """Return whether any layer sees less than all before it, by the rules of transformers."""
+    """Return whether any layer has a sliding window, by the rules of transformers."""
     family = config.model_type
     if config.layer_types and family not in ALIKE:
         return set(config.layer_types) != {"full_attention"}

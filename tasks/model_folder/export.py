@@ -1,4 +1,4 @@
-"""export: the weights of a checkpoint as a Hugging Face folder that stands alone."""
+"""export: the weights of a checkpoint as a complete Hugging Face folder."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def _end_turns(folder: Path) -> None:
 
 
 def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str) -> None:
-    """Holds one file's tensors in memory at a time."""
+    """Write the weights, with one file's tensors in memory at a time."""
     import torch
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors import safe_open

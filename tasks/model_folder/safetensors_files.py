@@ -1,4 +1,4 @@
-"""What safetensors files say that they hold, and whether they can. Headers are read and no weights."""
+"""Reads and checks the headers of safetensors files, and no weights."""
 
 import math
 import os
@@ -47,7 +47,7 @@ HEADER = TypeAdapter(Annotated[dict[str, TensorInfo], BeforeValidator(_without_n
 
 
 def tensors(path: Path) -> dict[str, TensorInfo]:
-    """By name; raises UpdateError unless they fill the file, each with as many bytes as its shape takes."""
+    """Return the tensors by name. Raises UpdateError unless they fill the file, each with as many bytes as its shape takes."""
     try:
         length = path.stat().st_size
         with opened(path) as file:

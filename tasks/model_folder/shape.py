@@ -1,4 +1,4 @@
-"""What of a model decides how much memory it takes: its widths, which config.json has."""
+"""The fields of a model's config.json that decide how much memory it takes: its widths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Shape(BaseModel):
-    """With transformers' names."""
+    """Widths of a model, with transformers' names."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -23,7 +23,7 @@ class Shape(BaseModel):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape | None":
-        """None where a family names them otherwise."""
+        """Return the shape; None where a family names its fields otherwise."""
         try:
             heads = config["num_attention_heads"]
             given = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
@@ -33,12 +33,12 @@ class Shape(BaseModel):
 
     @property
     def queries(self) -> int:
-        """Numbers of a token's queries in a layer."""
+        """Return the numbers of a token's queries in a layer."""
         return self.num_attention_heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Numbers of a token's keys in a layer, and of its values."""
+        """Return the numbers of a token's keys in a layer, and of its values."""
         return self.num_key_value_heads * self.head_dim
 
     @property
@@ -47,12 +47,12 @@ class Shape(BaseModel):
 
     @property
     def embedding_parameters(self) -> int:
-        """Of one of the two, where they are not tied."""
+        """Return the parameters of one of the two embeddings, where they are not tied."""
         return self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Of all matrices."""
+        """Return the parameters of all matrices."""
         embeddings = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
         return self.num_hidden_layers * self.layer_parameters + embeddings
 

@@ -14,7 +14,7 @@ from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # of a model's files, all that are needed
-BESIDE = ("*.txt", "*.model", "*.md", "LICENSE*", "NOTICE*")  # what stands beside them, such as merges and a licence
+BESIDE = ("*.txt", "*.model", "*.md", "LICENSE*", "NOTICE*")  # files beside them, such as merges and a licence
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -32,7 +32,7 @@ class PolicySettings(ClosedModel):
 
 
 class _Config(BaseModel):
-    """What of config.json the run's own limits are compared with, whatever the model."""
+    """The fields of config.json with which the run's own limits are compared, for any model."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -46,8 +46,8 @@ def is_hub_name(path: str) -> bool:
 
 
 def local_config(settings: PolicySettings) -> dict[str, int] | None:
-    """`vocab_size` and, where it is given, `max_position_embeddings` of the model's config.json; None for a hub model not yet
-    fetched. Raises ConfigError when there is no such model.
+    """Return `vocab_size` and, where it is given, `max_position_embeddings` of the model's config.json; None for a hub model not
+    yet fetched. Raises ConfigError when there is no such model.
     """
     folder = Path(settings.path)
     if folder.is_dir():
@@ -63,7 +63,7 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
 
 
 def lacks(folder: Path) -> str:
-    """Return what a folder lacks of a model, and what to do; empty if it has all files that are needed."""
+    """Return which files of a model a folder lacks, and what to do; empty if it has all that are needed."""
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             return f"has no {name}; it must be a Hugging Face model folder"
@@ -82,7 +82,7 @@ def _config(path: Path) -> dict[str, int]:
 
 
 def check_hub(settings: PolicySettings) -> str:
-    """Return why it is not known whether a hub model exists; empty when it does, was fetched before, or is a local folder.
+    """Return why the existence of a hub model is unknown; empty if it exists, was fetched before, or is a local folder.
 
     Raises ConfigError when the hub does not give it.
     """
@@ -145,7 +145,9 @@ def copied_with_weights(folder: Path) -> list[Path]:
 
 
 def content_digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of a model folder's files, wherever it is. Raises ConfigError if one cannot be read."""
+    """Return the SHA-256 over the names and contents of a model folder's files, wherever it is. Raises ConfigError if one cannot
+    be read.
+    """
     sha = hashlib.sha256()
     try:
         for path in files_of(folder):

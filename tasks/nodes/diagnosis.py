@@ -21,7 +21,7 @@ OVERLAP = 0.25  # F1 from which answers are near their references
 
 
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
-    """Lines about these iterations, none of which had an update; the last line is `remedy`."""
+    """Return lines about these iterations, none of which had an update; the last line is `remedy`."""
     rounds = [round_ for record in records for round_ in record.rounds]
     rewards = pa.concat_tables([storage.read_table(each.rewards.path, each.rewards.digest) for each in rounds])
     trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
@@ -78,7 +78,7 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
 
 
 def _with_references(storage: Storage, round_: Round) -> pa.Table:
-    """Trajectories with their references, questions and failures."""
+    """Return trajectories with their references, questions and failures."""
     table, prompts = [storage.read_table(artifact.path, artifact.digest) for artifact in (round_.trajectories, round_.prompts)]
     joined = with_references(table, prompts)
     taken = pc.list_value_length(joined["steps"])
@@ -87,7 +87,7 @@ def _with_references(storage: Storage, round_: Round) -> pa.Table:
 
 
 def _examples(rows: list[dict[str, Any]]) -> list[str]:
-    """Answers to different questions with their references; trajectories that answered come first."""
+    """Return answers to different questions with their references; trajectories that answered come first."""
     lines: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row["answer"] is None):
         outcome = "was not answered" if row["answer"] is None else f"was answered {row['answer'][:SHOWN_CHARS]!r}"

@@ -32,7 +32,7 @@ Function = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def gpus_of(node: str, config: RunConfig, present: int | None = None) -> int:
-    """GPUs that a node uses: all of the engines, or one for each rank of the learner; none on other nodes.
+    """Return the number of GPUs that a node uses: all of the engines, or one for each rank of the learner; none on other nodes.
 
     `present` are those of this machine, by which `auto` chooses.
     """
@@ -47,7 +47,7 @@ def gpus_of(node: str, config: RunConfig, present: int | None = None) -> int:
 
 
 def metrics(node: str, seconds: float, processor: float, used: int) -> Mapping[str, float]:
-    """Processor-seconds, and GPU-seconds where GPUs were used: they are held for the whole of the node's wall time."""
+    """Return processor-seconds, and GPU-seconds where GPUs were used: they are held for the whole of the node's wall time."""
     gpu = {f"gpu/{node}": seconds * used} if used else {}
     return {f"cpu/{node}": max(0.0, processor), **gpu}
 

@@ -30,7 +30,7 @@ from nbrl.tasks.services.services import Services
 
 
 def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
-    """One row per trajectory of an evaluation, as `task_rows` makes them; `seed` is that of the run."""
+    """Return one row per trajectory of an evaluation, as `task_rows` makes them; `seed` is that of the run."""
     questions = first_of_each(held_out, settings.questions)
     return task_rows(questions.append_column("group", questions["id"]), settings.samples, derive_seed(seed, "evaluate"), search)
 
@@ -101,7 +101,7 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
 
 
 def _example(services: Services, evaluation: Artifact) -> str:
-    """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
+    """Return the id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
     rows = services.read(evaluation).to_pylist()
     return str(max(rows, key=lambda row: (row["success"], len(row["step_rewards"]) > 1))["trajectory"])
 

@@ -28,7 +28,7 @@ class Timing(NamedTuple):
 
 
 def seconds_of(trajectories: Sequence[Artifact]) -> float:
-    """Seconds in which the episodes of these rounds ran, as far as they did in this attempt."""
+    """Return the seconds in which the episodes of these rounds ran, as far as they did in this attempt."""
     values = [each.values for each in trajectories]
     return min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
 
@@ -58,8 +58,8 @@ def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def ages(index: pa.Table, updates: int) -> dict[str, float]:
-    """Mean age of the sampled tokens, and their share by age: `updates`, those of the weights that learn, less those of the
-    weights that sampled.
+    """Return the mean age of the sampled tokens, and their share by age: `updates`, those of the weights that learn, less those
+    of the weights that sampled.
     """
     tokens: dict[int, int] = {}
     for versions, count in zip(index["versions"].to_pylist(), index["sampled_tokens"].to_pylist(), strict=True):

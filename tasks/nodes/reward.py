@@ -22,7 +22,7 @@ from nbrl.tasks.services.services import Services
 
 
 def over_parts(index: pa.Table, function: Callable[..., pa.Table], arguments: tuple[Any, ...], column: str) -> pa.Table:
-    """`function(rows of the index, *arguments)` as a Ray Data map; a row for each of the index, in its order.
+    """Return `function(rows of the index, *arguments)` as a Ray Data map; a row for each of the index, in its order.
 
     `column` of the result is the trajectory's id.
     """
@@ -30,7 +30,7 @@ def over_parts(index: pa.Table, function: Callable[..., pa.Table], arguments: tu
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
-    """Trajectories with what their answers are compared with: their question's `answers`, `rule` and `reference`."""
+    """Return trajectories with what their answers are compared with: their question's `answers`, `rule` and `reference`."""
     return referenced(trajectories, references_of(prompts))
 
 
@@ -42,7 +42,7 @@ def references_of(prompts: pa.Table) -> pa.Table:
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
-    """Mean of every facet, over all trajectories, over those of each environment, and of each of its abilities.
+    """Return the mean of every facet, over all trajectories, over those of each environment, and of each of its abilities.
 
     Trajectories that failed for the infrastructure are left out.
     """
@@ -58,7 +58,7 @@ def facet_means(rewards: pa.Table) -> dict[str, Metric]:
 
 
 def _means(rewards: pa.Table, suffix: str) -> dict[str, float]:
-    """Mean of every facet of these trajectories, those of an environment of one's own included."""
+    """Return the mean of every facet of these trajectories, those of an environment of one's own included."""
     means = {f"reward/{name}{suffix}": float(pc.mean(rewards[name]).as_py() or 0.0) for name in FACETS}
     own: dict[str, list[float]] = {}
     for facets in rewards["own"].to_pylist():
@@ -84,10 +84,10 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     def to_be_graded() -> pa.Table:
         if settings.judge is None or RULE not in references["rule"].unique().to_pylist():
             return index.append_column("rule", pa.array([""] * len(index)))
-        told = over_parts(index, to_grade, (storage, references), "id")
+        asked = over_parts(index, to_grade, (storage, references), "id")
         for name in (PART, DIGEST, ROW):
-            told = told.append_column(name, index[name])
-        return told
+            asked = asked.append_column(name, index[name])
+        return asked
 
     rows = await graded(
         await asyncio.to_thread(to_be_graded), settings.judge, storage, lambda text: say(f"nbrl: reward.judge: {text}")

@@ -25,7 +25,7 @@ FAILURE_CHARS = 300  # shown of one
 
 
 def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
-    """One row per trajectory with what the agent may know of its prompt.
+    """Return one row per trajectory with what the agent may know of its prompt.
 
     The references are left out, but for the answers that a simulated search uses on the host.
     """
@@ -50,7 +50,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
 
 
 def rollout_metrics(index: pa.Table) -> dict[str, Metric]:
-    """Counts of statuses, steps and tokens, in all, of each environment and of each of its abilities; and seconds.
+    """Return the counts of statuses, steps and tokens, in all, of each environment and of each of its abilities; and seconds.
 
     `busy_seconds` is from the first episode's start to the last one's end.
     """
@@ -72,7 +72,7 @@ def rollout_metrics(index: pa.Table) -> dict[str, Metric]:
 
 
 def _counts(rows: list[dict[str, Any]], suffix: str) -> dict[str, float]:
-    """Counts of these trajectories."""
+    """Return the counts of these trajectories."""
     statuses = Counter(row["status"] for row in rows)
     return {f"rollout/status/{status}{suffix}": float(count) for status, count in statuses.items()} | {
         f"rollout/trajectories{suffix}": float(len(rows)),
@@ -82,7 +82,7 @@ def _counts(rows: list[dict[str, Any]], suffix: str) -> dict[str, float]:
 
 
 async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple[str, ...]:
-    """Folders in which earlier processes left what they finished of the round."""
+    """Return the folders in which earlier processes left what they finished of the round."""
     keys = await asyncio.to_thread(services.reads.keys_of, scope)
     return scope.layout.earlier_chunks(round_, scope.weights.digest, keys)
 
@@ -105,7 +105,7 @@ async def roll_out(
         services.progress.say,
     )
     check_failures(index, services.config.rollout.failed_share)
-    if services.engines.tells_version:
+    if services.engines.reports_version:
         check_weights(pc.list_flatten(index["versions"]), version)
     digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
     return Artifact(path=layout.trajectories, digest=digest, parts=parts_of(index), metrics=rollout_metrics(index))

@@ -60,14 +60,14 @@ def _source(name: str, stages: Mapping[str, pa.Table], wanted: Identity) -> Card
 
 
 def _because_of(stages: Mapping[str, pa.Table], evaluation: str) -> int:
-    """Number of questions dropped for one of this evaluation file."""
+    """Return the number of questions dropped for one of this evaluation file."""
     table = stages[similar.STAGE]
     details = table.filter(pc.is_valid(table[DROPPED]))["detail"].to_pylist()
     return sum(detail.partition(": ")[0] == evaluation for detail in details)
 
 
 def _histogram(stages: Mapping[str, pa.Table], name: str) -> dict[str, int]:
-    """Number of questions with each value, in the stage that measured it."""
+    """Return the number of questions with each value, in the stage that measured it."""
     table = next(table for table in stages.values() if name in table.column_names)
     counts = Counter(value for value in table[name].to_pylist() if value is not None)
     return {f"{value:g}": counts[value] for value in sorted(counts)}

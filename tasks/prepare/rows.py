@@ -1,4 +1,4 @@
-"""What a stage of the preparation takes and gives: a table of questions, in which each dropped one keeps its reason."""
+"""The input and output of a stage of the preparation: a table of questions, in which each dropped one has its reason."""
 
 import hashlib
 from collections import Counter
@@ -41,7 +41,7 @@ def kept(table: pa.Table) -> pa.Table:
 
 
 def drops(table: pa.Table) -> dict[str, int]:
-    """Number of dropped rows by reason, most frequent first."""
+    """Return the number of dropped rows by reason, most frequent first."""
     counts = Counter(reason for reason in table[DROPPED].to_pylist() if reason is not None)
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 

@@ -133,7 +133,7 @@ class SplitSettings(ClosedModel):
     train: float = Field(0.8, gt=0, le=1, description="share to train on")
     held_out: float = Field(0.1, ge=0, le=1, description="share to evaluate on during training")
     test: float = Field(0.1, ge=0, le=1, description="share to keep for the end")
-    seed: int = Field(42, description="another seed deals the questions out anew")
+    seed: int = Field(42, description="another seed splits the questions in another way")
 
     @model_validator(mode="after")
     def _whole(self) -> "SplitSettings":

@@ -23,7 +23,7 @@ DUPLICATE, NEAR_DUPLICATE = "duplicate", "near duplicate"
 
 
 def normalise(question: str) -> str:
-    """Lowercase with single spaces, without punctuation at both ends.
+    """Return the text in lowercase with single spaces, without punctuation at both ends.
 
     Punctuation within stays: 3 + 4 is not 3 - 4.
     """
@@ -36,7 +36,7 @@ def shingles(text: str, ngram: int) -> frozenset[str]:
 
 
 def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
-    """Size of the intersection over size of the union (Broder 1997, "resemblance")."""
+    """Return the size of the intersection over size of the union (Broder 1997, "resemblance")."""
     shared = len(first & second)
     return shared / (len(first) + len(second) - shared)
 
@@ -70,7 +70,7 @@ class SimilarityIndex:
         self._lsh.insert(number, _lean(signature))
 
     def candidates(self, signature: np.ndarray) -> list[int]:
-        """Numbers of texts that may be alike, smallest first."""
+        """Return the numbers of texts that may be alike, smallest first."""
         return sorted(self._lsh.query(_lean(signature)))
 
     def alike(self, number: int, text: str) -> bool:
@@ -80,7 +80,8 @@ class SimilarityIndex:
 
 
 def bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """Number of bands and rows of a band, with as many rows as let LSH find a pair at the threshold with probability RECALL.
+    """Return the number of bands and rows of a band, with as many rows as let LSH find a pair at the threshold with probability
+    RECALL.
 
     A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands (Leskovec et al., Mining of Massive
     Datasets, 3.4.2); what is found wrongly costs one exact comparison.

@@ -144,7 +144,7 @@ def _encodes(text: str) -> bool:
 
 
 def _ids(source: QuestionSource, rows: Sequence[Row]) -> list[str]:
-    """`SOURCE:id`; where the file has no usable id, or has it twice, a digest of the question stands for it.
+    """Return `SOURCE:id`; where the file has no usable id, or has it twice, a digest of the question replaces it.
 
     So an id does not depend on other rows or sources. Only of equal questions without ids the later ones are numbered.
     """

@@ -16,7 +16,7 @@ EMPTY_GOLD = 0.5
 
 
 def normalise(text: str) -> str:
-    """Lowercase, nothing but [a-z0-9] and white space, single spaces; articles stay."""
+    """Return the text in lowercase, nothing but [a-z0-9] and white space, single spaces; articles stay."""
     return " ".join(re.sub(r"[^a-z0-9\s]", "", text.lower()).split())
 
 
@@ -25,7 +25,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Token F1 with the best reference; two texts without a token are equal."""
+    """Return the token F1 with the best reference; two texts without a token are equal."""
     return max((overlap(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
 
 
@@ -43,6 +43,6 @@ def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights)
 
 
 def execution_of(step: Mapping[str, Any]) -> float:
-    """1 - errors / outputs; 0 without an output."""
+    """Return 1 - errors / outputs; 0 without an output."""
     outputs = step["outputs"]
     return 1.0 - sum(output["kind"] == "error" for output in outputs) / len(outputs) if outputs else 0.0

@@ -21,7 +21,7 @@ MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they a
 
 
 def format_of(step: Mapping[str, Any]) -> float:
-    """1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0.
+    """Return 1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0.
 
     A summary is well-formed when it is not empty.
     """
@@ -44,7 +44,7 @@ def thought_length(step: Mapping[str, Any], target: int | None) -> float:
 
 
 def length_of(text: str, target: int) -> float:
-    """1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
+    """Return 1 within TOLERANCE of `target` words, and FACTOR less for each further `target` words off, never below 0.
 
     The tolerance and the factor are L0's; using the factor as the slope, and measuring a step's thought, are choices of nbrl.
     """
@@ -53,7 +53,7 @@ def length_of(text: str, target: int) -> float:
 
 
 class StepFacet(NamedTuple):
-    """What a step can earn beside the answer, times the weight of the same name in the settings.
+    """A reward of a step beside the answer, times the weight of the same name in the settings.
 
     `earned` is from 0 to 1; the weight is divided by the number of the trajectory's steps, or of those that ran a cell.
     """
@@ -141,14 +141,14 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
 
 
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
-    """From trajectories with their references and grades to rows of SCHEMA."""
+    """Return rows of SCHEMA for trajectories with their references and grades."""
     rows = table.to_pylist()
     scored = [_score(row, judged, settings) for row, judged in zip(rows, judge(rows), strict=True)]
     return pa.Table.from_pylist(scored, schema=SCHEMA)
 
 
 def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
-    """Trajectories with what their answers are compared with: the columns of `references`, which are found by `group`."""
+    """Return trajectories with what their answers are compared with: the columns of `references`, which are found by `group`."""
     places = {group: place for place, group in enumerate(references["group"].to_pylist())}
     asked = references.drop_columns(["group"]).take([places[group] for group in trajectories["group"].to_pylist()])
     table = trajectories.select(COLUMNS)
@@ -158,7 +158,7 @@ def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
 
 
 def to_grade(block: pa.Table, storage: Storage, references: pa.Table) -> pa.Table:
-    """Return the function that Ray Data maps where a model judges: from rows of a round's index to what that is told of them."""
+    """Return the function that Ray Data maps where a model judges: from rows of a round's index to the columns of its prompts."""
     return referenced(joined(block, storage.read_table), references).select(NEEDED)
 
 

@@ -73,7 +73,7 @@ def _row(trajectory: Trajectory, part: str, digest: str, row: int) -> dict[str, 
 
 
 def finished_of(index: pa.Table, ids: Collection[str]) -> pa.Table:
-    """Of these ids the first row each; without trajectories that failed, which are run again."""
+    """Return the first row of each of these ids, without trajectories that failed, which are run again."""
     left, places = set(ids), []
     for place, (identity, status) in enumerate(zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)):
         if identity in left and status != Status.FAILED:
@@ -93,7 +93,7 @@ def places_of(storage: Storage, key: str, digest: str) -> pa.Table:
 
 
 def blocks_of(index: pa.Table) -> list[pa.Table]:
-    """Rows of an index in blocks of whole parts, of BLOCK_ROWS rows or the last part's more."""
+    """Return the rows of an index in blocks of whole parts, of BLOCK_ROWS rows or the last part's more."""
     of_parts: dict[str, list[int]] = {}
     for place, part in enumerate(index[PART].to_pylist()):
         of_parts.setdefault(part, []).append(place)
@@ -108,7 +108,7 @@ def blocks_of(index: pa.Table) -> list[pa.Table]:
 class Chunks:
     """Writes what finishes into `folder`, at most one chunk in EVERY_S, and at once when it is all.
 
-    `written` hears of each chunk by the rows of its index, after it is on storage, and returns the ids that do not count.
+    `written` gets the rows of each chunk's index once it is on storage, and returns the ids that do not count.
     """
 
     def __init__(self, storage: Storage, folder: str, written: Written) -> None:
@@ -119,16 +119,17 @@ class Chunks:
         self._all = asyncio.Event()
 
     def expect(self, count: int, more: bool) -> None:
-        """As many trajectories are to come besides those that were, and perhaps `more` after them."""
+        """Expect so many further trajectories, and perhaps `more` after them."""
         self._expected, self._more = self._expected + count, more
         self._look()
 
     def expect_again(self) -> None:
-        """One of those that were is to come once more."""
+        """Expect one of the earlier trajectories once more."""
         self.expect(1, self._more)
 
     async def keep(self, trajectory: Trajectory, table: pa.Table) -> bool:
-        """Return once an expected trajectory, also given as a table of one row, is on storage and told; whether it counts.
+        """Return once an expected trajectory, also given as a table of one row, is on storage and reported; returns whether it
+        counts.
 
         Raises StorageError.
         """

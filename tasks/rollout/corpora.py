@@ -31,7 +31,7 @@ def open_corpus(home: Home, digest: str, read: Callable[[], pa.ChunkedArray], sa
     """Return the corpus whose passages have `digest`; `read` gets them, an array of strings, where no index of them is on this
     host.
 
-    `say` hears when one is made. Raises InfraError when that fails, and what `read` raises.
+    `say` is called when one is made. Raises InfraError when that fails, and what `read` raises.
     """
     folder = home.root / CORPORA / f"{digest}-{index.FORMAT}"
     if not _is_whole(folder):

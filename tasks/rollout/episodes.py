@@ -24,7 +24,7 @@ MISSED = 0.05  # of its time, without which an episode may have missed its deadl
 
 @dataclass(frozen=True)
 class HiddenParts:
-    """What belongs to a task and the agent is not told.
+    """The parts of a task that the agent does not see.
 
     The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
     kept at the end. `answers` are those that a simulated search may use; empty with any other.
@@ -42,7 +42,7 @@ class Episodes:
         self._plan, self._notebooks, self._tokenizer = plan, notebooks, tokenizer
 
     async def play(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
-        """One episode to its end; an infrastructure fault is a failed trajectory, and never raised.
+        """Run one episode to its end; an infrastructure fault is a failed trajectory, and never raised.
 
         An episode that lost time because its engine was away or out of reach is played again, where its deadline passed.
         """

@@ -37,7 +37,7 @@ class Notebooks:
     async def open(
         cls, tools: ToolSettings, environments: Mapping[str, Equipment], sandbox: SandboxSettings
     ) -> "AsyncIterator[Notebooks]":
-        """Raises AgentError or SandboxError when tools or kernels cannot be had."""
+        """Open tools and kernels. Raises AgentError or SandboxError if that fails."""
         library = Library(tools, environments, parser())
         try:
             await library.open()
@@ -50,7 +50,7 @@ class Notebooks:
     async def new(
         self, environment: str, ability: str, recorded: Trajectory | None = None, asked: SimulatedQuestion | None = None
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
-        """A kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
+        """Yield a kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel:
             yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked)
 
@@ -61,7 +61,7 @@ def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
 
 
 def parser() -> tuple[str, ...]:
-    """Command of the parser of hostile documents, in its own sandbox. Raises SandboxUnavailable without bubblewrap."""
+    """Return the command of the parser of hostile documents, in its own sandbox. Raises SandboxUnavailable without bubblewrap."""
     return confined_program(CONVERT)
 
 

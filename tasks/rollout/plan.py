@@ -1,4 +1,4 @@
-"""What the runners are told: once as they start, and with each round."""
+"""The plans that runners get: one as they start, and one with each round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Server(ClosedModel):
 
 @dataclass(frozen=True)
 class RunnerPlan:
-    """What a runner needs to start, as plain data, so that a restarted actor starts in the same way.
+    """The plan by which a runner starts, as plain data, so that a restarted actor starts in the same way.
 
     `attached` is the folder on storage of the files that questions come with, named by their SHA-256. With a `server`, that
     samples in place of our engines, and there is no model folder.
@@ -67,12 +67,11 @@ class RunnerPlan:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What the trajectories of a round or of an evaluation have in common.
+    """The common plan of the trajectories of a round or of an evaluation.
 
     What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
-    well. `trained` is the share of the training that is done, for a simulated search, and None in an
-    evaluation. With `direct` the model answers at once, without a notebook; `max_steps` stands in for the
-    agent's, if any.
+    well. `trained` is the share of the training that is done, for a simulated search, and None in an evaluation. With `direct`
+    the model answers at once, without a notebook; `max_steps` replaces the agent's, if any.
     """
 
     chunks: str

@@ -1,4 +1,4 @@
-"""The pool of runners, the queue that hands them their work, and Ray Data over them."""
+"""The pool of runners, the queue that assigns their work, and Ray Data over them."""
 
 import asyncio
 import time
@@ -51,7 +51,7 @@ def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
 
 
 class RunnerPool:
-    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run by whoever is free.
+    """Runners that live as long as the run. Ray restarts one that dies; other runners run its unfinished trajectories.
 
     Of too many restarts in a short time the rollout ends.
     """
@@ -76,17 +76,19 @@ class RunnerPool:
         self._lived = time.monotonic()
 
     async def start(self, say: Callable[[str], None]) -> None:
-        """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
-        heard = [0] * len(self._runners)
+        """Start all runners; `say` is called about long work. Raises the AgentError, SandboxError or InfraError of one that
+        cannot.
+        """
+        reported = [0] * len(self._runners)
         warm = self._mapped([pa.table({"runner": [0]})], first_map, ())
         starts = asyncio.gather(asyncio.shield(warm), *(_await(runner.start.remote()) for runner in self._runners))
         try:
             while not starts.done():
                 await asyncio.wait([starts], timeout=POLL_S)
                 for number, said in (await _answers([runner.said.remote() for runner in self._runners])).items():
-                    for sentence in said[heard[number] :]:
+                    for sentence in said[reported[number] :]:
                         say(sentence)
-                    heard[number] = len(said)
+                    reported[number] = len(said)
             await starts
         except RayTaskError as error:
             if isinstance(error.cause, AgentError | SandboxError | InfraError):
@@ -123,12 +125,12 @@ class RunnerPool:
         """Run all rows; return the index of their trajectories, in the order of the rows, sampled by `engines`.
 
         What finishes is kept in the plan's folder `chunks`; what is there or in its `earlier` folders is not run again.
-        `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
-        the work; `say` hears of runners that fell silent or were started again, and what was found damaged.
+        `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends the work;
+        `say` is called for runners that fell silent or were started again, and for damaged chunks.
         """
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
-        await _told(self._queue.open.remote(name, len(rows), where, bool(left)))
+        await _taken(self._queue.open.remote(name, len(rows), where, bool(left)))
         table = pa.Table.from_pylist(rows)
         blocks = [table.slice(first, BLOCK) for first in range(0, len(rows), BLOCK)]
         work = self._mapped(blocks, run_rows, (self._queue, name))
@@ -143,7 +145,7 @@ class RunnerPool:
                 healthy()
                 if (now := list(engines())) != where:
                     where = now
-                    await _told(self._queue.move.remote(where))
+                    await _taken(self._queue.move.remote(where))
                 seen = (await _answers([self._queue.look.remote()])).get(0)
                 self._check(seen, say)
                 if seen is not None:
@@ -184,7 +186,7 @@ class RunnerPool:
         return [key for folder in folders for key in await asyncio.to_thread(self._storage.list, folder)]
 
     async def _settle(self, name: str, plan: RoundPlan, seen: QueueStatus) -> set[str]:
-        """Have a runner look for doubtful rows in the chunks that nobody told of; return the damaged ones.
+        """Let a runner look for doubtful rows in the chunks that were not reported; return the damaged ones.
 
         Without a runner that can, the rows stay doubtful until the next look.
         """
@@ -195,7 +197,7 @@ class RunnerPool:
                 index, damaged = await asyncio.wait_for(finding, FIND_S)
             except (TimeoutError, RayActorError):
                 continue
-            await _told(self._queue.settle.remote(name, seen.doubtful, index))
+            await _taken(self._queue.settle.remote(name, seen.doubtful, index))
             return set(damaged)
         return set()
 
@@ -228,12 +230,12 @@ async def _keep_running(runner: Any, name: str, plan: RoundPlan) -> None:
         await asyncio.sleep(AGAIN_S)
 
 
-async def _told(reference: Any) -> None:
-    """Wait until the queue has taken something in."""
+async def _taken(reference: Any) -> None:
+    """Wait until the queue has taken a message."""
     try:
         await asyncio.wait_for(_await(reference), GONE_S)
     except (TimeoutError, RayActorError) as error:
-        raise RolloutError(f"the queue that hands rows to runners ended: {_line(error) or 'it does not answer'}") from error
+        raise RolloutError(f"the queue of rows for runners ended: {_line(error) or 'it does not answer'}") from error
 
 
 async def _answers(references: list[Any]) -> dict[int, Any]:
@@ -253,7 +255,7 @@ def _line(error: Exception) -> str:
 
 
 def _retrieve_error(work: asyncio.Future[pa.Table]) -> None:
-    """Retrieves the error of an abandoned task, so that asyncio does not print it as never retrieved."""
+    """Retrieve the error of an abandoned task, so that asyncio does not print it as never retrieved."""
     if not work.cancelled():
         work.exception()
 

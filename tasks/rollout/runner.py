@@ -47,7 +47,7 @@ class RowSlots:
 
     @property
     def free(self) -> int:
-        """How many more rows it takes."""
+        """Return how many more rows it takes."""
         return max(0, self._places)
 
     def add(self, identity: str, work: Coroutine[Any, Any, None]) -> None:
@@ -61,17 +61,17 @@ class RowSlots:
         return identity in self._tasks and not self._tasks[identity].done()
 
     def give_again(self, identity: str) -> None:
-        """A row in its slots was assigned once more, after it had been given to somebody else."""
+        """Note that a row in its slots was assigned once more, after another runner had it."""
         self._again.add(identity)
 
     def was_given_again(self, identity: str) -> bool:
-        """Return whether that happened since this was asked last."""
+        """Return whether that happened since the last call."""
         given = identity in self._again
         self._again.discard(identity)
         return given
 
     async def __aenter__(self) -> None:
-        """The beginning of an episode."""
+        """Begin an episode."""
         await self._gate.acquire()
 
     async def __aexit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class RowSlots:
 
 @dataclass
 class LiveRunner:
-    """What is alive between the start of a runner and its end."""
+    """The services of a runner between its start and its end."""
 
     episodes: Episodes
     samplers: Samplers
@@ -108,7 +108,7 @@ class LiveRunner:
 
 
 class Runner:
-    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `queue` is the actor that hands out rows."""
+    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `queue` is the actor that assigns rows."""
 
     def __init__(self, plan: RunnerPlan, number: int, queue: Any) -> None:
         self._plan, self._number, self._queue = plan, number, queue
@@ -119,7 +119,7 @@ class Runner:
         queue.register_runner.remote(number, self._life)
 
     async def start(self) -> None:
-        """Idempotent. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
+        """Start once. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
         async with self._lock:
             if self._live is not None:
                 return

@@ -1,4 +1,4 @@
-"""Where the actions of a runner's episodes come from: our own engines, or a model behind somebody else's server."""
+"""Where the actions of a runner's episodes come from: our own engines, or a model behind another server."""
 
 import asyncio
 import time
@@ -27,9 +27,9 @@ LIMIT_S = 5.0  # a later answer counts as none
 
 
 class Reach:
-    """Notes how long an engine did not answer, or the runner itself stood still. `url` says where the engine is now.
+    """Notes how long an engine did not answer, or the runner itself was suspended. `url` says where the engine is now.
 
-    An episode whose time passed meanwhile is not to blame.
+    An episode whose time passed meanwhile did not cause it.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: Callable[[], str]) -> None:
@@ -38,7 +38,7 @@ class Reach:
         self._gaps: dict[float, float] = {}  # when the last answer before one came, and when that gap was seen last
 
     def missed_s(self, moment: float) -> float:
-        """Seconds without an answer after `moment` of the monotonic clock."""
+        """Return the seconds without an answer after `moment` of the monotonic clock."""
         return sum(max(0.0, end - max(begin, moment)) for begin, end in self._gaps.items())
 
     async def watch(self) -> None:
@@ -96,11 +96,11 @@ class EngineSamplers:
         engine, turns = plan.engine, count(engines.first)
         async with engine_session(engine.request_timeout_s, headers(engines.now[0].key)) as session:
             urls = [partial(_url, engines, number) for number in range(len(engines.now))]
-            reaches = [Reach(session, url) for url in urls]
-            watches = [asyncio.create_task(reach.watch()) for reach in reaches]
+            probes = [Reach(session, url) for url in urls]
+            watches = [asyncio.create_task(probe.watch()) for probe in probes]
 
             def new() -> Sampler:
-                turn, began = turn_of(turns, reaches), time.monotonic()
+                turn, began = turn_of(turns, probes), time.monotonic()
                 policy = SglangPolicy(
                     session,
                     urls[turn],
@@ -115,7 +115,7 @@ class EngineSamplers:
                 async def was_away() -> bool:
                     return policy.interrupted or not await policy.serves()
 
-                return Sampler(policy, was_away, lambda: reaches[turn].missed_s(began))
+                return Sampler(policy, was_away, lambda: probes[turn].missed_s(began))
 
             try:
                 yield new
@@ -125,12 +125,12 @@ class EngineSamplers:
                 await asyncio.gather(*watches, return_exceptions=True)
 
 
-def turn_of(turns: Iterator[int], reaches: Sequence[Reached]) -> int:
+def turn_of(turns: Iterator[int], probes: Sequence[Reached]) -> int:
     """Return the next engine in turn of those that answered when they were asked last; of all, if none did."""
-    for turn in islice(turns, len(reaches)):
-        if reaches[turn % len(reaches)].reached:
+    for turn in islice(turns, len(probes)):
+        if probes[turn % len(probes)].reached:
             break
-    return turn % len(reaches)
+    return turn % len(probes)
 
 
 def _url(engines: Engines, number: int) -> str:

@@ -24,7 +24,7 @@ class HorizonSettings(ClosedModel):
         return self
 
     def at(self, iteration: int) -> int:
-        """Steps that episodes of an iteration, counted from 0, may take."""
+        """Return the steps that episodes of an iteration, counted from 0, may take."""
         return self.steps[min(iteration // self.every, len(self.steps) - 1)]
 
 

@@ -23,8 +23,8 @@ Row = dict[str, Any]
 
 
 class Assignment(NamedTuple):
-    """What a runner is answered: `rows` to run, whether there may be `more` later, and where the engines are now; or that the
-    round is `over`.
+    """The answer to a runner: `rows` to run, whether there may be `more` later, and where the engines are now; or that the round
+    is `over`.
     """
 
     rows: list[Row]
@@ -120,7 +120,7 @@ class WorkQueue:
             self._doubt(number)
 
     async def take(self, name: str, number: int, life: str, free: int) -> Assignment:
-        """Up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
+        """Return up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
         until = self._clock() + SIGN_S
         while True:
             current = self._round
@@ -139,10 +139,9 @@ class WorkQueue:
                 pass
 
     async def finish(self, name: str, number: int, life: str, index: pa.Table) -> set[str]:
-        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over, and what failed or had no more
-        time after the row was taken from it, as that may be for the network that was away.
-
-        Returns the ids that were passed over and are not finished.
+        """Take the rows of a chunk that a runner wrote. Rows that another runner finished before are skipped, and so are rows
+        that failed or ran out of time after they were taken from this one, perhaps because its network was away. Returns the ids
+        that were passed over and are not finished.
         """
         if self._round.name != name:
             return set()
@@ -156,7 +155,7 @@ class WorkQueue:
         return set(index["id"].to_pylist()) - self._round.finished
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
-        """What was found on storage of doubtful rows; the others of them are run."""
+        """Settle doubtful rows by what was found on storage; the others are run."""
         if (current := self._round).name != name:
             return
         self._note(finished_of(index, ids))
@@ -169,7 +168,7 @@ class WorkQueue:
         now, current = self._clock(), self._round
         if not current.over:
             self._silent |= {number for number, sign in self._signs.items() if now - sign > SILENT_S}
-            if self._signs.keys() - self._silent:  # else nobody could run them
+            if self._signs.keys() - self._silent:  # else no runner could run them
                 for number in self._silent:
                     self._doubt(number)
         new = self._silent - self._told
@@ -193,7 +192,7 @@ class WorkQueue:
         return found.take(pa.array([places[each] for each in ids if each in places], pa.int64()))
 
     def _share(self, number: int, free: int) -> list[Row]:
-        """Rows for a runner, which then holds them: as many as it has room for, but no more than others that live get."""
+        """Return rows for a runner, which then holds them: as many as it has room for, but no more than other living ones get."""
         current, held = self._round, self._round.held.setdefault(number, set())
         outstanding = current.count - len(current.finished)
         living = max(1, len(self._signs.keys() - self._silent))
@@ -221,7 +220,7 @@ class WorkQueue:
             self._change()
 
     def _doubt(self, number: int) -> None:
-        """Nobody knows what of a runner's rows is on storage."""
+        """Mark a runner's rows as doubtful: some may be on storage."""
         if held := self._round.held.pop(number, set()):
             self._round.doubtful += [each for each in self._round.rows if each in held]
 

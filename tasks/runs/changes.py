@@ -1,4 +1,4 @@
-"""RunConfig with nothing required: the settings that somebody changes, each with the type and the limits that it has there.
+"""RunConfig with nothing required: the settings that a user changes, each with the type and the limits that it has there.
 
 Prefect makes its form of this model, and refuses what the model refuses.
 """
@@ -41,13 +41,15 @@ def _field(field: FieldInfo) -> tuple[Any, Any]:
 if TYPE_CHECKING:
 
     class Changes(Section):
-        """The settings that somebody changes."""
+        """The settings that a user changes."""
 else:
     Changes = _optional(RunConfig)
 
 
 def as_overrides(changes: Section) -> list[str]:
-    """The changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is on."""
+    """Return the changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is
+    on.
+    """
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _given(changes, RunConfig, "")]
 
 

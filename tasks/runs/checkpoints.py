@@ -24,7 +24,7 @@ def named(text: str) -> tuple[str, int | None]:
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
-    """Key of a run's checkpoint after `updates` updates, the newest finished one by default.
+    """Return the key of a run's checkpoint after `updates` updates, the newest finished one by default.
 
     Raises ConfigError if there is none, or its weights are gone.
     """
@@ -48,7 +48,7 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
 
 @contextmanager
 def used(storage: Storage, name: str, updates: int | None) -> Iterator[str]:
-    """As `checkpoint`. While the body runs, training does not delete it."""
+    """Yield the same key as `checkpoint`. While the body runs, training does not delete it."""
     key = checkpoint(storage, name, updates)
     with pin(storage, known_run(storage, name), updates_of(key)):
         yield key
@@ -56,7 +56,7 @@ def used(storage: Storage, name: str, updates: int | None) -> Iterator[str]:
 
 @contextmanager
 def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Iterator[Path]:
-    """Local Hugging Face folder of such a checkpoint; fetched below `home` when the storage is remote."""
+    """Yield the local Hugging Face folder of such a checkpoint; fetched below `home` when the storage is remote."""
     with used(storage, name, updates) as path:
         local = storage.local_path(path)
         if local is None:
@@ -64,7 +64,7 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
         else:
             if not (local / MANIFEST).is_file():
                 raise DamagedError(
-                    f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole; bring the folder back from "
+                    f"{local} has lost its {MANIFEST}: its weights cannot be checked; bring the folder back from "
                     "a copy, or name another checkpoint"
                 )
             check_folder(local, f"{HF}/")

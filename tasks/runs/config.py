@@ -80,7 +80,7 @@ class EvaluateSettings(ClosedModel):
 
 
 class CheckpointSettings(ClosedModel):
-    """Which checkpoints stay on the storage. The newest, and those that somebody evaluates, always do."""
+    """Which checkpoints stay on the storage. The newest, and those in use by an evaluation, always do."""
 
     keep_last: int | None = Field(3, ge=1, description="how many of the newest checkpoints stay; all when not set")
     keep_every: int = Field(0, ge=0, description="checkpoints after each multiple of so many updates stay too; 0: none does")
@@ -188,7 +188,7 @@ class RunConfig(ClosedModel):
     @field_validator("environments", mode="before")
     @classmethod
     def _left(cls, given: Any) -> Any:
-        """Return an environment that is null is left out, so that a recipe or `--set` can leave out one of its base."""
+        """Leave out environments that are null, so that a recipe or `--set` can leave out one of its base."""
         if not isinstance(given, dict):
             return given
         for name in given:
@@ -201,19 +201,21 @@ class RunConfig(ClosedModel):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each environment."""
+        """Return the weight of each environment."""
         return {name: environment.weight for name, environment in self.environments.items()}
 
     @property
     def published_dtype(self) -> Literal["float32", "stored"]:
-        """The numbers of the weights that a step publishes: with fewer digits than the engine has, a small step is lost."""
+        """Return the numbers of the weights that a step publishes: with fewer digits than the engine has, a small step is
+        lost.
+        """
         if self.publish.dtype == "auto":
             return "float32" if self.engine.computes_in_float32 else "stored"
         return self.publish.dtype
 
     @property
     def mismatch_floor(self) -> Mismatch:
-        """A mismatch of engine and trainer that says nothing, whatever it was before a step."""
+        """Return a mismatch of engine and trainer that says nothing, whatever it was before a step."""
         # What `auto` becomes in a cluster is not known here.
         passes = "bfloat16" if self.update.dtype == "auto" and self.ray.address else self.update.passes_dtype(gpus() > 0)
         return (
@@ -224,10 +226,12 @@ class RunConfig(ClosedModel):
 
     @property
     def publishes_adapters(self) -> bool:
-        """Whether engines serve adapters beside the initial weights, instead of complete weights."""
+        """Return whether engines serve adapters beside the initial weights, instead of complete weights."""
         return self.update.lora is not None and self.update.lora.publish == "adapter"
 
     @property
     def learner_estimates(self) -> bool:
-        """Whether the learner computes the advantages: only it has a critic's values, the reference's log-probs and tokens."""
+        """Return whether the learner computes the advantages: only it has a critic's values, the reference's log-probs and
+        tokens.
+        """
         return self.advantage.with_critic or self.advantage.per_ability or self.update.kl_in_reward

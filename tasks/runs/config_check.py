@@ -39,7 +39,9 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tab
 
 
 def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Contents]) -> None:
-    """As `check_config`, with the contents of the environments. How many questions there are stays as a run began with it."""
+    """Check as `check_config` does, with the contents of the environments. How many questions there are stays as a run began with
+    it.
+    """
     # A server has its own model and engine: those of the settings are not used.
     if purpose != "evaluate a server":
         _check_policy(config, purpose)
@@ -97,7 +99,7 @@ def _check_sandbox(config: RunConfig) -> None:
 
 
 def _timeouts(settings: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:
-    """Every `timeout_s` in the settings, by its key."""
+    """Yield every `timeout_s` in the settings, by its key."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _timeouts(value, f"{key}.{name}")
@@ -144,7 +146,7 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
 
 
 def _check_weights(config: RunConfig) -> None:
-    """Check that each environment has its turn now and then."""
+    """Check that each environment gets a share of the prompts."""
     total = sum(config.weights.values())
     if not total:
         raise ConfigError("every environment has weight 0, so there is nothing to train on; give one a weight")

@@ -39,23 +39,22 @@ def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
 
 
 def digest(settings: BaseModel) -> str:
-    """SHA-256 of the settings that decide a result."""
+    """Return the SHA-256 of the settings that decide a result."""
     return hashlib.sha256(json.dumps(decisive(settings), sort_keys=True).encode()).hexdigest()
 
 
 def differences(began: BaseModel, now: BaseModel, what: str) -> list[str]:
-    """One phrase for each decisive key in which two configurations differ; `what` is what began with the first one."""
+    """Return one phrase for each decisive key in which two configurations differ; `what` is what began with the first one."""
     return leaf_differences(decisive(began), decisive(now), what)
 
 
 def leaf_differences(before: Mapping[str, Any], after: Mapping[str, Any], what: str) -> list[str]:
-    """As `differences`, of values by dotted key.
-
-    A key that is null in one and lacks in the other, as those of a section that one of them lacks, says nothing beside others.
+    """Return the same as `differences`, for values by dotted key. A key that is null in one and missing in the other, as in a
+    section that one of them lacks, is left out if others differ.
     """
     differing = [key for key in dict.fromkeys([*after, *before]) if before.get(key, _ABSENT) != after.get(key, _ABSENT)]
-    telling = [key for key in differing if before.get(key) != after.get(key)]
-    return [f"{key} is {_shown(after, key)}, the {what} began with {_shown(before, key)}" for key in telling or differing]
+    changed = [key for key in differing if before.get(key) != after.get(key)]
+    return [f"{key} is {_shown(after, key)}, the {what} began with {_shown(before, key)}" for key in changed or differing]
 
 
 _ABSENT = object()

@@ -121,7 +121,7 @@ def others_began(storage: Storage, run: RunLayout) -> bool:
 
 
 def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | None:
-    """Return the first and the newest start of a run; None if nobody can tell them."""
+    """Return the first and the newest start of a run; None if they are unknown."""
     keys = _keys(storage, run)
     try:
         return (_read(storage, keys[0]), _read(storage, keys[-1])) if keys else None
@@ -134,7 +134,7 @@ def _read(storage: Storage, key: str) -> Epoch:
 
 
 def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
-    """Return the settings of the newest start; None if nobody can tell them."""
+    """Return the settings of the newest start; None if they are unknown."""
     if not (name := newest(storage, run)):
         return None
     try:

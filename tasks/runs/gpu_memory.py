@@ -1,7 +1,7 @@
 """How much memory of its GPUs a training takes, by what takes it: from the model's shape and the settings.
 
 What a layer keeps of a token for its backward pass was counted by hooks on the tensors that transformers' layers save in
-bfloat16; tests count it again. What a GPU showed was up to a fifth less: it frees some of it early.
+bfloat16; tests count it again. A GPU measured up to a fifth less: it frees some of it early.
 """
 
 import math
@@ -94,7 +94,7 @@ def check_fits(config: RunConfig) -> None:
 
 
 def shape_of(path: str) -> Shape | None:
-    """Of a model in a folder, or one of those in nbrl's recipes."""
+    """Return the shape of a model in a folder, or of one of those in nbrl's recipes."""
     folder = Path(path)
     if not folder.is_dir():
         return KNOWN.get(path)
@@ -106,7 +106,7 @@ def shape_of(path: str) -> Shape | None:
 
 
 def learner_parts(config: RunConfig, shape: Shape) -> dict[str, float]:
-    """Bytes on the GPU of one rank, at the end of a micro-batch's forward pass."""
+    """Return the bytes on the GPU of one rank, at the end of a micro-batch's forward pass."""
     update, ranks, parameters = config.update, config.update.workers, shape.parameters
     number = 8 if update.dtype == "float64" else 4 if update.dtype == "float32" else 2
     batch = config.rollout.prompts * config.rollout.group_size * config.agent.context_tokens
@@ -134,7 +134,7 @@ def learner_parts(config: RunConfig, shape: Shape) -> dict[str, float]:
 
 
 def kept_bytes(shape: Shape) -> float:
-    """Bytes of a token that a layer keeps for its backward pass, in bfloat16."""
+    """Return the number of bytes of a token that a layer keeps for its backward pass, in bfloat16."""
     normed = shape.model_type.startswith(NORMED)
     of_queries, of_keys = (12, 10) if normed else (6, 4)
     return 16 * shape.hidden_size + 8 * shape.intermediate_size + of_queries * shape.queries + of_keys * shape.keys

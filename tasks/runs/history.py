@@ -38,7 +38,7 @@ class Position(NamedTuple):
     retired: Artifact | None = None
 
     def further(self, prompts: int) -> "Position":
-        """So many prompts further on, none of which is passed over."""
+        """Return the position so many prompts further on, none of which is skipped."""
         return self._replace(cursor=self.cursor + prompts)
 
 
@@ -65,7 +65,7 @@ class Record(BaseModel):
 
     @property
     def updates(self) -> int:
-        """Updates that the run has made after this iteration."""
+        """Return the number of updates that the run has made after this iteration."""
         return updates_of(self.checkpoint) if self.checkpoint else 0
 
     @property
@@ -75,18 +75,18 @@ class Record(BaseModel):
 
     @property
     def retirements(self) -> list[Artifact]:
-        """What the rounds of a run with `select.retire_at` made of the questions that are not asked again."""
+        """Return what the rounds of a run with `select.retire_at` made of the questions that are not asked again."""
         return [artifact for artifact in self.artifacts if artifact.path.endswith(f"/{RETIRED}")]
 
     @property
     def after(self) -> Position:
-        """Where the prompts of the next iteration begin."""
+        """Return where the prompts of the next iteration begin."""
         retirements = self.retirements
         return Position(self.cursor, retirements[-1] if retirements else None)
 
     @property
     def policy(self) -> Weights:
-        """The policy after this iteration."""
+        """Return the policy after this iteration."""
         return Weights(updates=self.updates, checkpoint=self.checkpoint, digest=self.weights)
 
 
@@ -120,7 +120,7 @@ def newest_record(storage: Storage, run: Run) -> Record | None:
 
 
 def finished_iterations(keys: Collection[str], run: RunLayout) -> int:
-    """Number of iterations that have a record among these keys of a run, counted from the first without a gap."""
+    """Return the number of iterations that have a record among these keys of a run, counted from the first without a gap."""
     records, count = set(records_among(keys, run)), 0
     while run.iteration(count).record in records:
         count += 1
@@ -153,7 +153,7 @@ def made_in(storage: Storage, run: Run, updates: int) -> int:
 
 
 def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: DamagedError | MissingError) -> DamagedError:
-    """Return what to raise where a checkpoint of a policy is damaged: the error, and how the checkpoint is made again."""
+    """Return the error for a damaged checkpoint of a policy, with how to make it again."""
     iteration = made_in(storage, run, policy.updates) + 1
     return DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again")
 
@@ -190,7 +190,7 @@ def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
 
 
 def published_mismatch(records: Sequence[Record]) -> Mismatch:
-    """Of engine and trainer when the weights after these records were published; none where they are the run's first."""
+    """Return the mismatch of engine and trainer when the weights after these records were published; None for the run's first."""
     names = ("publish/mismatch_mean_abs", "publish/mismatch_p99_abs")
     for record in reversed(records):
         if all(name in record.metrics for name in names):
@@ -210,7 +210,7 @@ def check_samples(run: Run, records: Sequence[Record], floor: float) -> None:
 
 
 def skipped_in_row(records: Sequence[Record]) -> int:
-    """Number of iterations at the end from which nothing was learned."""
+    """Return the number of iterations at the end from which nothing was learned."""
     count = 0
     while count < len(records) and records[-1 - count].skipped:
         count += 1

@@ -1,4 +1,4 @@
-"""The lease of a run: a file that its writer renews, so that a second process learns whom it would disturb.
+"""The lease of a run: a file that its writer renews, so that a second process learns which one it would disturb.
 
 The lease spares work. Safety comes from the epochs: two processes that both believe to hold a run cannot mix their results.
 """
@@ -31,10 +31,10 @@ POLL_S = 0.5
 
 
 class Lease(ClosedModel):
-    """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go.
+    """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: the holder released it.
 
-    `status` and `reason` say how the run's newest start ended; they are empty until then. Whoever works on a run without starting
-    it keeps them.
+    `status` and `reason` say how the run's newest start ended; they are empty until then. A process that works on a run without
+    starting it keeps them.
     """
 
     epoch: Epoch
@@ -45,12 +45,12 @@ class Lease(ClosedModel):
 
     @property
     def age(self) -> float:
-        """Seconds since the last beat, as far as the clocks of two machines agree."""
+        """Return the seconds since the last beat, as far as the clocks of two machines agree."""
         return max(0.0, time.time() - self.beat)
 
     @property
     def pid(self) -> str:
-        """The holder's number on its machine."""
+        """Return the holder's number on its machine."""
         return self.epoch.process.split("/")[-2:][0]
 
     @property
@@ -94,8 +94,8 @@ async def writing(
 
     Raises HeldError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
     removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over; by then nothing
-    of this process writes any more. It is cancelled too, and StoppedError raised, once somebody asks this process to stop.
-    With `keep_ending` this is no start of the run: how and when it ended, the lease says afterwards as before.
+    of this process writes any more. It is cancelled too, and StoppedError raised, once a user asks this process to stop. With
+    `keep_ending` this is no start of the run: how and when it ended, the lease says afterwards as before.
     """
     layout = run.layout
     held = await asyncio.to_thread(holder_to_stop, storage, layout, take_over)
@@ -104,7 +104,7 @@ async def writing(
         await asyncio.to_thread(storage.delete, layout.epoch(epoch.name))
         raise removed_meanwhile(layout)
     if held is not None:
-        say(f"nbrl: process {held.pid} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
+        say(f"nbrl: process {held.pid} on {held.epoch.host} is asked to stop; this takes at most {LEASE_S:.0f} s")
         await _until_free(storage, layout, held)
     await asyncio.to_thread(check_newest, storage, layout, epoch.name)
     loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(thread_name_prefix="writer")
@@ -203,7 +203,9 @@ def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverE
 
 
 def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:
-    """Return how the newest start of a run that nobody trains ended, and when (seconds since 1970), as far as its lease tells."""
+    """Return how and when (seconds since 1970) the newest start of a run that no process trains ended, as far as its
+    lease says.
+    """
     if (lease := _lease(storage, layout)) is None:
         return Ending("KILLED", SILENT), None
     return (Ending(lease.status, lease.reason) if lease.status else Ending("KILLED", SILENT)), lease.beat
@@ -212,7 +214,7 @@ def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | No
 def check_free(storage: Storage, layout: RunLayout) -> None:
     """Raises HeldError if a process trains the run."""
     if (held := holder(storage, layout)) is not None:
-        raise HeldError(f"{_told(layout, held)}; wait for it to end")
+        raise HeldError(f"{_held(layout, held)}; wait for it to end")
 
 
 def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Lease | None:
@@ -221,12 +223,14 @@ def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Leas
     """
     held = holder(storage, layout)
     if held is not None and not take_over:
-        raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
+        raise HeldError(f"{_held(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
     return held
 
 
-def _told(layout: RunLayout, held: Lease) -> str:
-    return f"{layout.title} is being worked on by process {held.pid} on {held.epoch.host}, last heard of {held.age:.0f} s ago"
+def _held(layout: RunLayout, held: Lease) -> str:
+    return (
+        f"{layout.title} is being worked on by process {held.pid} on {held.epoch.host}, with its last sign {held.age:.0f} s ago"
+    )
 
 
 def holder(storage: Storage, layout: RunLayout) -> Lease | None:
@@ -236,7 +240,7 @@ def holder(storage: Storage, layout: RunLayout) -> Lease | None:
 
 
 def _lease(storage: Storage, layout: RunLayout) -> Lease | None:
-    """None where there is none that can be read."""
+    """Return the lease; None if there is none that can be read."""
     try:
         return Lease.model_validate(storage.read_json(layout.lease))
     except (MissingError, DamagedError, ValidationError):

@@ -17,9 +17,9 @@ NUMBERED = re.compile(r"lines-(\d{6})\.log")
 
 
 class RunLog:
-    """What one start says. `write` may be called from any thread and touches no storage; `flush` brings the lines there.
+    """The lines of one start. `write` may be called from any thread and touches no storage; `flush` brings the lines there.
 
-    Of a start that says more than is kept, the first part and the newest ones stay.
+    If there are more lines than are kept, the first part and the newest ones stay.
     """
 
     def __init__(self, storage: Storage, layout: RunLayout, epoch: str) -> None:
@@ -83,10 +83,10 @@ class Reader:
         self._read: dict[str, int] = {}  # bytes of the newest parts
 
     def lines(self) -> Iterator[str]:
-        """The lines that were not given before. A part is read again only while it may grow: the last of its start.
+        """Yield the lines that were not given before. A part is read again only while it may grow: the last of its start.
 
-        That of an earlier start may grow too: a start that is taken over says why it ended when the next one has begun.
-        Raises DamagedError for a part that none of ours can be.
+        That of an earlier start may grow too: a start that is taken over says why it ended when the next one has begun. Raises
+        DamagedError for a part that nbrl cannot have written.
         """
         sizes = self._storage.sizes(self._layout.logs)
         found = self._storage.list(self._layout.logs) if sizes is None else sizes

@@ -19,7 +19,7 @@ class Measured(ClosedModel):
     """One iteration on this machine.
 
     `start_s`: until all services answer. `memory`: the most bytes of this machine that were in use meanwhile beyond those before.
-    `checkpoint`: bytes; 0 if there was no update, None where the storage does not tell. `skipped` says why there was no update.
+    `checkpoint`: bytes; 0 if there was no update, None if the storage does not report it. `skipped` says why there was no update.
     """
 
     start_s: float
@@ -30,7 +30,7 @@ class Measured(ClosedModel):
     skipped: str = ""
 
     def iteration_s(self, config: RunConfig) -> float:
-        """Of an iteration with a full batch: the measured one may have learnt from less."""
+        """Return the seconds of an iteration with a full batch: the measured one may have learnt from less."""
         learnt = self.metrics.get("advantage/trajectories", 0.0)
         full = config.rollout.prompts * (config.select.resample_to or config.rollout.group_size)
         lacking = full / learnt - 1 if learnt else 0.0
@@ -38,7 +38,7 @@ class Measured(ClosedModel):
 
     @property
     def evaluation_s(self) -> float:
-        """Of `evaluated` held-out trajectories, sampled and scored as fast as those of the iteration."""
+        """Return the seconds of `evaluated` held-out trajectories, sampled and scored as fast as those of the iteration."""
         seconds = self.metrics["time/rollout"] + self.metrics["time/reward"]
         return seconds / max(1.0, self.metrics["rollout/trajectories"]) * self.evaluated
 

@@ -1,4 +1,4 @@
-"""Pins: marks on a run's checkpoints that somebody uses, so that training does not delete them."""
+"""Pins: marks on a run's checkpoints in use, so that training does not delete them."""
 
 import hashlib
 import json
@@ -49,14 +49,14 @@ def pin(storage: Storage, run: Run, updates: int) -> Iterator[None]:
 
 
 def pinned(storage: Storage, run: Run) -> set[int]:
-    """Updates of the checkpoints that somebody uses. Pins of processes that are known to have ended, and unreadable ones, go."""
+    """Return the updates of the checkpoints in use. Pins of processes that are known to have ended, and unreadable ones, go."""
     found = set()
     for key in storage.list(run.layout.pins):
         try:
             mark = Pin.model_validate(storage.read_json(key))
         except MissingError:  # taken away meanwhile
             continue
-        except (DamagedError, ValidationError):  # nobody can tell what it keeps
+        except (DamagedError, ValidationError):  # what it keeps is unknown
             storage.delete(key)
             continue
         if mark.counts:
@@ -125,7 +125,7 @@ def recorded(storage: Storage, recipe: str) -> Champion | None:
 
 
 def champions(storage: Storage) -> set[str]:
-    """Folders of the checkpoints that are champions. Raises DamagedError where one cannot be told."""
+    """Return the folders of the checkpoints that are champions. Raises DamagedError if one cannot be read."""
     recipes = [key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)]
     return {found.checkpoint for recipe in recipes if (found := recorded(storage, recipe))}
 

@@ -57,8 +57,9 @@ def memory(config: RunConfig) -> str:
 
 
 def memory_shares(config: RunConfig) -> dict[str, float]:
-    """Bytes of a training on a CPU by what takes them, in the phase that takes most: kernels live while trajectories are sampled,
-    gradients while the policy is updated, both with a lag. Empty on a GPU, for a cluster, or if the model's files are not here.
+    """Return the bytes of a training on a CPU by what takes them, in the phase that takes most: kernels live while trajectories
+    are sampled, gradients while the policy is updated, both with a lag. Empty on a GPU, for a cluster, or if the model's files
+    are not here.
     """
     folder = Path(config.policy.path)
     if not folder.is_dir() or config.ray.address is not None or gpus():
@@ -79,7 +80,7 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
 
 
 def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
-    """Of one engine on a CPU: its weights, and keys and values of as many tokens as it keeps."""
+    """Return the bytes of one engine on a CPU: its weights, and keys and values of as many tokens as it keeps."""
     number = 4 if config.engine.computes_in_float32 else 2
     kept = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * number
     parameters = sum(info.elements for info in tensors.values())
@@ -87,7 +88,7 @@ def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Sh
 
 
 def idle_learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo]) -> float:
-    """Of all workers on a CPU between two updates: sharded state, and weights that are not trained."""
+    """Return the bytes of all workers on a CPU between two updates: sharded state, and weights that are not trained."""
     update = config.update
     parameters = sum(info.elements for info in tensors.values())
     frozen = 4 * parameters if update.kl_coefficient or update.lora else 0
@@ -95,15 +96,15 @@ def idle_learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo]) -> 
 
 
 def trained_numbers(config: RunConfig, tensors: Mapping[str, TensorInfo]) -> int:
-    """Numbers that an update changes, without those of adapters, which are few."""
+    """Return the number of numbers that an update changes, without those of adapters, which are few."""
     models = 1 if config.update.critic is None else 2
     return 0 if config.update.lora else models * sum(info.elements for info in tensors.values())
 
 
 def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
-    """Of all workers on a CPU at the end of an update: besides the state, gradients, what the backward pass needs of a
-    micro-batch, and the copies of which the checkpoint is written. A batch has at most as many tokens as its trajectories may
-    have.
+    """Return the bytes of all workers on a CPU at the end of an update: besides the state, gradients, what the backward pass
+    needs of a micro-batch, and the copies of which the checkpoint is written. A batch has at most as many tokens as its
+    trajectories may have.
     """
     update = config.update
     batch = config.rollout.prompts * config.rollout.group_size * config.agent.context_tokens
@@ -116,7 +117,7 @@ def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: S
 
 
 def in_words(size: float) -> str:
-    """Bytes with three digits and a unit."""
+    """Return the bytes with three digits and a unit."""
     exponent = min(len(UNITS) - 1, int(math.log10(max(size, 1)) // 3))
     return f"{size / 1000**exponent:.3g} {UNITS[exponent]}"
 
@@ -147,7 +148,7 @@ def plan(config: RunConfig) -> str:
 
 
 def _steps(config: RunConfig) -> str:
-    """Steps that an episode may take, of all phases of a curriculum."""
+    """Return the steps that an episode may take, of all phases of a curriculum."""
     horizon = config.rollout.horizon
     return ", ".join(map(str, horizon.steps)) if horizon else str(config.agent.max_steps)
 

@@ -42,7 +42,7 @@ def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose, run: str |
 
 
 def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind: Kind = RUNS, questions: str = "") -> Prepared:
-    """Raises ConfigError or SandboxError in one sentence; starts no lasting process and writes nothing.
+    """Check a configuration; start no lasting process and write nothing. Raises ConfigError or SandboxError in one sentence.
 
     Where `run` names a run or evaluation whose questions are on storage, these are checked, or else those in the folder
     `questions` there: what environments read may be gone. Raises StorageError or DamagedError where the storage does not give
@@ -149,7 +149,7 @@ def check_makeable(key: str, folder: Path) -> None:
 
 
 def _scorers(config: RunConfig, contents: Mapping[str, Contents]) -> None:
-    """Make each class that scores once where it will: what it imports there is less than here."""
+    """Make each class that scores once in its own process, which has fewer packages to import than this one."""
     for name, environment in config.environments.items():
         if isinstance(environment, OwnEnvironment) and OWN in contents[name].rules:
             try:
@@ -186,7 +186,7 @@ def _tensorboard(folder: str | None) -> None:
 
 
 def _engine(settings: EngineSettings, joined: bool) -> None:
-    """In a cluster that is joined, engines may stand on other machines, which are examined when it is."""
+    """Check the engine. In a cluster that is joined, engines may run on other machines, which are examined when it is."""
     ports = range(settings.port, settings.port + settings.count) if settings.port is not None else range(0)
     if ports and ports[-1] > 65535:
         raise ConfigError(f"engine.port {settings.port} leaves no ports for engine.count {settings.count}; choose a lower one")

@@ -54,15 +54,15 @@ class RecipeTree:
     """Settings as nested mappings; `source` returns the file or override from which a key came."""
 
     def __init__(self, files: list[Path]) -> None:
-        """`files` are the recipe's own and those of its bases, nearest first."""
+        """Make a tree. `files` are the recipe's own and those of its bases, nearest first."""
         self.settings: Tree = {}
         self._files = files
         self._sources = _Sources()
 
     @classmethod
     def read(cls, path: Path, find: Callable[[str, Path], Path], usual: Mapping[str, Any] | None = None) -> "RecipeTree":
-        """Return the recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name that
-        stands in a recipe of some folder; `usual` are settings below all of them. Raises ConfigError.
+        """Return the recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name in a
+        recipe of some folder; `usual` are settings below all of them. Raises ConfigError.
         """
         chain: list[tuple[Path, Tree]] = []
         following: Path | None = path.absolute()
@@ -90,7 +90,7 @@ class RecipeTree:
             if not equals or not all(keys):
                 raise ConfigError(f"--set {assignment!r} must look like section.key=value")
             if key == BASE:
-                raise ConfigError(f"--set {assignment!r}: a base stands in a recipe's file; name that recipe instead")
+                raise ConfigError(f"--set {assignment!r}: a base belongs in a recipe's file; name that recipe instead")
             try:
                 value = yaml_value(text)
             except ValueError as error:
@@ -133,7 +133,7 @@ class RecipeTree:
         self._set_by(".".join(keys), f"{OVERRIDE}{assignment}")
 
     def _set_by(self, dotted: str, source: str, value: Any = None) -> None:
-        """A key and all below it come from `source` now."""
+        """Note that a key and all below it come from `source` now."""
         top = self._sources.at(dotted)
         top.below = {}
         left = [(top, value)]

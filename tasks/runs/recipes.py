@@ -67,7 +67,9 @@ def load(recipe: str, overrides: Iterable[str] = (), usual: Mapping[str, Any] | 
 
 
 def from_settings(settings: type[Settings], values: Mapping[str, Any], source: str, overrides: Iterable[str]) -> Settings:
-    """`values`, which come from `source`, with `a.b=c` overrides applied. Raises ConfigError naming override, key and remedy."""
+    """Return the configuration of `values`, which come from `source`, with `a.b=c` overrides applied. Raises ConfigError naming
+    override, key and remedy.
+    """
     tree = RecipeTree([Path(source)])
     tree.settings |= deepcopy(dict(values))
     tree.override(list(overrides))
@@ -100,7 +102,7 @@ def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:
 
 
 def _explain(settings: type[BaseModel], problems: list[Any], tree: RecipeTree) -> list[str]:
-    """One sentence per problem; all missing keys of a section share one."""
+    """Return one sentence per problem; all missing keys of a section share one."""
     sentences, lacking = [], dict[str, list[str]]()
     for problem in problems:
         model, keys = _walk(settings, [str(part) for part in problem["loc"]])
@@ -171,8 +173,8 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
 def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: Kind = RUNS) -> RunConfig:
     """Return the configuration of the last start of a run or evaluation, on this storage, with overrides applied: to read.
 
-    What starts anything by it, or asks a server, takes `trusted_config`.
-    Raises ConfigError, also for an override that names another storage: the run is not there.
+    To start anything by it, or to ask a server, take `trusted_config`. Raises ConfigError, also for an override that names
+    another storage: the run is not there.
     """
     run = known_run(storage, name, kind)
     last = newest_settings(storage, run.layout)
@@ -196,7 +198,8 @@ def trusted_config(
     used: tuple[str, ...] = ("",),
     anew: bool = False,
 ) -> RunConfig:
-    """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py.
+    """Return the same as `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach:
+    see trust.py.
 
     `anew`: questions are read again, though the run has a copy of them.
     """

@@ -22,7 +22,9 @@ NODES = ("sample", "rollout", "reward", "select", "retire", "advantage", "update
 
 
 def parse(text: str) -> tuple[int, str]:
-    """`ITERATION[:NODE]`, the iteration as it is displayed, from 1; the node is empty for all of them. Raises ConfigError."""
+    """Return `ITERATION[:NODE]`, the iteration as it is displayed, from 1; the node is empty for all of them. Raises
+    ConfigError.
+    """
     number, separator, node = text.partition(":")
     if not number.isdecimal() or int(number) < 1 or (separator and node not in NODES):
         raise ConfigError(
@@ -43,7 +45,7 @@ def put_aside(
 
     Nodes whose inputs come out the same are then found again. A record that is damaged or lost is only brought back from its
     copy, where there is one, and one that is whole stays. The same request is carried out once until the run has finished, so
-    that a command may be repeated after it was killed; `say` tells of what is not put aside.
+    that a command may be repeated after it was killed; `say` reports what is not put aside.
 
     Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts or, for rollouts, samples:
     the one before the last `pipeline.lag` iterations before it.
@@ -111,9 +113,8 @@ def _requested(storage: Storage, layout: RunLayout) -> str:
 
 
 def _mended(storage: Storage, run: Run, iteration: int) -> str:
-    """Replace a record that is damaged or gone by its copy, where that names what is there; says what is the case now.
-
-    Empty where the record is neither whole nor can be brought back.
+    """Replace a record that is damaged or gone by its copy, where that names what is there; return a sentence about the result.
+    Empty if the record is neither whole nor can be brought back.
     """
     with suppress(DamagedError):
         if read_record(storage, run, iteration) is not None:

@@ -46,7 +46,9 @@ class NodeResult(ClosedModel):
 
 
 def inputs_of(scope: Scope, arguments: tuple[object, ...]) -> list[str]:
-    """Return what a node's result depends on: the policy that samples, and the digests and values of the arguments."""
+    """Return the inputs on which a node's result depends: the policy that samples, and the digests and values of the
+    arguments.
+    """
     return [scope.weights.digest, *(part for argument in arguments for part in _parts(argument))]
 
 
@@ -59,7 +61,7 @@ def _parts(value: object) -> list[str]:
 
 
 def key_of(scope: Scope, node: str, inputs: list[str]) -> str:
-    """Key of the result of a node for these inputs."""
+    """Return the key of the result of a node for these inputs."""
     return scope.layout.result(node, hashlib.sha256("\n".join([scope.run_id, *inputs]).encode()).hexdigest())
 
 
@@ -80,7 +82,7 @@ def node_steps(storage: Storage, scope: Scope, cache: NodeCache, say: Callable[[
 def verify(storage: Storage, artifact: Artifact, cache: NodeCache) -> None:
     """Raises MissingError or DamagedError unless all objects of an artifact are what the node wrote.
 
-    Of a checkpoint on a cloud only the weights that engines serve are read, into the cache; the rest by whoever needs it.
+    Of a checkpoint on a cloud only the weights that engines serve are read, into the cache; the rest is read when it is used.
     """
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(storage.read_bytes, artifact.parts.keys(), artifact.parts.values()))
@@ -115,7 +117,7 @@ def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
 
 
 def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeResult]]:
-    """As `results_of`, each with its key."""
+    """Return the same as `results_of`, each with its key."""
     return [(key, read_kept(storage, key, NodeResult)) for key in storage.list(stage.results)]
 
 
@@ -134,7 +136,7 @@ def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
 
 
 def scores_of(storage: Storage, run: Run) -> dict[int, float]:
-    """Held-out success of all evaluations of the run, by updates."""
+    """Return the held-out success of all evaluations of the run, by updates."""
     scores: dict[int, float] = {}
     for updates in evaluated_updates(storage, run):
         with suppress(DamagedError):  # it is found, and evaluated again, where it is needed

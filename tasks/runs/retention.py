@@ -31,7 +31,7 @@ def prune(
 ) -> None:
     """Delete the checkpoints of `records` that need not stay, and the states of those that stay without.
 
-    Champions stay. Where a champion cannot be told, nothing is deleted.
+    Champions stay. If a champion cannot be read, nothing is deleted.
     """
     keys = storage.list(run.layout.checkpoints)
     try:
@@ -48,7 +48,7 @@ def prune(
 def dispensable(
     storage: Storage, run: Run, records: Sequence[Record], scores: Mapping[int, float], settings: CheckpointSettings
 ) -> list[str]:
-    """Folders of the checkpoints that `prune` would delete."""
+    """Return the folders of the checkpoints that `prune` would delete."""
     keys = storage.list(run.layout.checkpoints)
     try:
         folders, stay, _ = _staying(storage, run, records, keys, scores, settings)
@@ -65,8 +65,8 @@ def _staying(
     scores: Mapping[int, float],
     settings: CheckpointSettings,
 ) -> tuple[dict[int, str], set[int], set[int]]:
-    """Return the records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError where a
-    champion cannot be told.
+    """Return the records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError if a
+    champion cannot be read.
     """
     folders, chosen = _folders(records, keys), champions(storage)
     stay, trainable = kept(list(folders), scores, settings)
@@ -88,13 +88,13 @@ def _has_files(keys: Sequence[str], folder: str) -> bool:
 
 
 def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
-    """Folders of the records' checkpoints that are there, by updates."""
+    """Return the folders of the records' checkpoints that are there, by updates."""
     there = _complete(keys)
     return {each.updates: each.checkpoint for each in records if each.checkpoint in there}
 
 
 def complete(storage: Storage, run: Run) -> set[str]:
-    """Folders of the run's checkpoints that have weights."""
+    """Return the folders of the run's checkpoints that have weights."""
     return _complete(storage.list(run.layout.checkpoints))
 
 

@@ -51,7 +51,7 @@ class Prepared(BaseModel):
 
     @property
     def tables(self) -> Mapping[str, Tables] | None:
-        """What each environment gave; None if that was on storage already, or has been taken."""
+        """Return what each environment gave; None if that was on storage already, or has been taken."""
         return self._tables
 
     def take(self) -> Mapping[str, Tables] | None:
@@ -119,9 +119,9 @@ def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
 
 def _check_format(layout: RunLayout, found: object) -> None:
     if found is None or (isinstance(found, int) and found != FORMAT):
-        told = "names no format" if found is None else f"is of format {str(found)[:DIGITS]}"
+        named = "names no format" if found is None else f"is of format {str(found)[:DIGITS]}"
         raise OtherFormatError(
-            f"{layout.title} {told}, and this version of nbrl reads format {FORMAT}; use the version that made it"
+            f"{layout.title} {named}, and this version of nbrl reads format {FORMAT}; use the version that made it"
         )
 
 
@@ -134,7 +134,9 @@ def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
 
 
 def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
-    """That there is nothing of these kinds with this name, where it was looked for, and which names there are."""
+    """Return the error that there is nothing of these kinds with this name, with the place that was searched and the
+    names there.
+    """
     known = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
     what, root = " or ".join(kind.removesuffix("s") for kind in kinds), storage.settings.root
     if EVALUATIONS not in kinds and find_run(storage, name, EVALUATIONS) is not None:
@@ -166,7 +168,7 @@ def removed_meanwhile(layout: RunLayout) -> InfraError:
 
 @contextmanager
 def opened(prepared: Prepared, name: str, storage: Storage, kind: Kind = RUNS, policy: str | None = None) -> Iterator[Run]:
-    """As `open_run`. A run that this process created and that an error leaves empty is deleted."""
+    """Open a run as `open_run` does. A run that this process created and that an error leaves empty is deleted."""
     questions = prepared.questions
     run, created = open_run(prepared.config, name, storage, prepared.take(), questions, kind, policy)
     with _dropped_if_empty(run, storage, created):
@@ -175,7 +177,7 @@ def opened(prepared: Prepared, name: str, storage: Storage, kind: Kind = RUNS, p
 
 @contextmanager
 def _dropped_if_empty(run: Run, storage: Storage, created: bool) -> Iterator[None]:
-    """Where an error leaves a run empty that this process created, delete it."""
+    """Delete a run that this process created if an error leaves it empty."""
     try:
         yield
     except BaseException:

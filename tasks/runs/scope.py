@@ -29,11 +29,11 @@ class Artifact(BaseModel):
 
     @property
     def values(self) -> dict[str, float]:
-        """The metrics' values alone."""
+        """Return the metrics' values alone."""
         return {name: metric.value for name, metric in self.metrics.items()}
 
     def timed(self, node: str, seconds: float, spent: Mapping[str, float] | None = None) -> "Artifact":
-        """Return the same artifact with the seconds that its node took, and what else it spent."""
+        """Return the same artifact with the seconds that its node took, and its other costs."""
         sums = of({f"time/{node}": seconds, **(spent or {})}, "sum")
         return self.model_copy(update={"metrics": {**self.metrics, **sums}})
 
@@ -66,7 +66,7 @@ class Scope(ClosedModel):
 
     @property
     def updates(self) -> int:
-        """Updates before this iteration: fewer than iterations if some had none."""
+        """Return the number of updates before this iteration: fewer than iterations if some had none."""
         return self.weights.updates
 
     @property
@@ -85,12 +85,12 @@ class Scope(ClosedModel):
 
     @property
     def moment(self) -> str:
-        """When in the run it is, as an adverbial."""
+        """Return the moment in the run, as an adverbial."""
         return f"in {self.title}" if self.stage == "iteration" else f"after {self.updates} updates"
 
     @property
     def next_checkpoint(self) -> str:
-        """Folder of the checkpoint that this iteration's update makes."""
+        """Return the folder of the checkpoint that this iteration's update makes."""
         return self.run_layout.checkpoint(self.updates + 1, self.epoch)
 
     def draw(self, name: str) -> int:

@@ -87,7 +87,7 @@ def folder_steps(storage: Storage, say: Callable[[str], None]) -> StepStore[Step
 
 
 def inputs_digest(inputs: Any) -> str:
-    """SHA-256 of JSON values."""
+    """Return the SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -108,7 +108,7 @@ def check_work_folder(folder: Path, identity: Mapping[str, Any], what: str) -> N
 
 @contextmanager
 def work_folder(folder: Path, identity: Mapping[str, Any], what: str) -> Iterator[Storage]:
-    """The folder as a storage, for this process alone.
+    """Yield the folder as a storage, for this process alone.
 
     Raises ConfigError as `check_work_folder` does, or if the folder is in use or cannot be written to.
     """

@@ -16,11 +16,11 @@ WAIT_S = 2 * LEASE_S  # a beat until it sees the mark, and the time in which its
 def stop(storage: Storage, layout: RunLayout, say: Callable[[str], None]) -> Lease:
     """Mark the run to be stopped and return once its process has ended: what it last said of itself.
 
-    Raises ConfigError if nobody works on it, and InfraError if the process does not end.
+    Raises ConfigError if no process works on it, and InfraError if the process does not end.
     """
     held = holder(storage, layout)
     if held is None:
-        raise ConfigError(f"nobody works on {layout.title}; there is nothing to stop")
+        raise ConfigError(f"no process works on {layout.title}; there is nothing to stop")
     mark = layout.stop(held.epoch.name)
     storage.create_json(mark, {"asked": time.time()})
     say(f"process {held.pid} on {held.epoch.host} is asked to stop; it looks every {BEAT_S:g} s")

@@ -25,7 +25,9 @@ NEWEST = 2  # finished iterations that are looked at once more
 
 @asynccontextmanager
 async def swept_writing(run: Run, config: RunConfig, take_over: bool, say: Callable[[str], None]) -> AsyncIterator[Writer]:
-    """As `writing`, for a start with this configuration; what this process made is swept if another one takes the run over."""
+    """Yield as `writing` does, for a start with this configuration; what this process made is swept if another one takes the run
+    over.
+    """
     storage, settings = Storage(config.storage), config.model_dump(mode="json")
     writer: Writer | None = None
     try:
@@ -79,10 +81,10 @@ def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Collection[Arti
     keys, named = storage.list(stage.folder), _named(artifacts)
     storage.delete_keys(key for key in keys if "" < stage.epoch_of(key) <= stage.epoch and key not in named)
     results = [key for key in keys if key.startswith(f"{stage.results}/")]
-    aside = [key for key in keys if UPDATE in key and key not in results]
-    if not aside and len(results) == len({artifact.path for artifact in artifacts}):
+    unnamed = [key for key in keys if UPDATE in key and key not in results]
+    if not unnamed and len(results) == len({artifact.path for artifact in artifacts}):
         return
-    for key in [*results, *aside]:
+    for key in [*results, *unnamed]:
         path = artifact.path if (artifact := _artifact(storage, key)) else ""
         if path and path not in named and UPDATE in key:
             storage.delete(path)
@@ -105,7 +107,7 @@ def _sweep_checkpoints(storage: Storage, writer: Writer, keys: Iterable[str], fi
         named |= {artifact.path for key in later if (artifact := _artifact(storage, key))}
         try:
             named |= champions(storage)
-        except DamagedError:  # nobody can tell which one it names
+        except DamagedError:  # which one it names is unknown
             return
         for folder in doubtful:
             if folder not in named:

@@ -1,8 +1,8 @@
-"""What the stored settings of a run would start, ask or write beyond the run, and whether this user trusts them.
+"""Checks whether this user trusts what the stored settings of a run would start, ask or write beyond the run.
 
-A run on a storage may be a stranger's. A setting of this kind acts if this user began something with the same value, gives it
-now, or says `--trust`. Those that acted are remembered by their digests, below XDG_STATE_HOME, one by one: a run that was
-changed since is asked about again.
+A run on a storage may be another user's. A setting of this kind acts if this user began something with the same value, gives it
+now, or says `--trust`. Those that acted are remembered by their digests, below XDG_STATE_HOME, one by one: a run that was changed
+since is asked about again.
 """
 
 import hashlib
@@ -111,7 +111,7 @@ def _mark(setting: Setting) -> Path:
 
 
 def _reaching(config: RunConfig, copied: bool = False) -> Iterator[Setting]:
-    """The settings that reach beyond a run; without those that are read, where what they name is `copied`."""
+    """Yield the settings that reach beyond a run; without those that are read, where what they name is `copied`."""
     changed = config.model_dump(mode="json", exclude_defaults=True)
     classes = {name: each for name, each in changed["environments"].items() if "place" in each}
     read = () if copied else READ
@@ -127,7 +127,7 @@ def _reaching(config: RunConfig, copied: bool = False) -> Iterator[Setting]:
 
 
 def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[tuple[str, Any]]:
-    """Each value at `key`, with its key in full."""
+    """Yield each value at `key`, with its key in full."""
     for name in [*section] if key[0] == "*" else [key[0]]:
         value = section.get(name)
         if value is None:
@@ -139,7 +139,7 @@ def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Each value below a key by itself: what a user adds beside it makes no other value of it."""
+    """Yield each value below a key by itself: what a user adds beside it makes no other value of it."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
             yield from _leaves(each, f"{key}.{name}")

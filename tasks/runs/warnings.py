@@ -1,4 +1,4 @@
-"""What a person should know of a configuration and its questions before work starts, though nothing prevents it."""
+"""Warnings about a configuration and its questions, which a user should know before work starts."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def review(start: Prepared) -> list[str]:
-    """Warnings, one sentence each, with a count and examples; none of questions that were on storage already."""
+    """Return warnings, one sentence each, with a count and examples; none about questions that were on storage already."""
     warnings, config = [], start.config
     for name, tables in (start.tables or {}).items():
         if isinstance(config.environments[name], FilesEnvironment):
@@ -99,7 +99,7 @@ def _named(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
 
 
 def warnings_of(start: Prepared) -> list[str]:
-    """One sentence each: of its engines, its learning rate, its memory, and its questions as `review` has them."""
+    """Return warnings, one sentence each, about engines, learning rate, memory, and the questions as `review` has them."""
     config = start.config
     return [
         *_engines(config),

@@ -42,7 +42,7 @@ def judge_table(groups: pa.Table, settings: SelectSettings, seed: int) -> pa.Tab
 
 
 def dropped(rounds: Sequence[Mapping[str, float]]) -> Counter[str]:
-    """Number of dropped groups by reason, from the metrics of several selections."""
+    """Return the number of dropped groups by reason, from the metrics of several selections."""
     counts: Counter[str] = Counter()
     for metrics in rounds:
         for key, value in metrics.items():
@@ -62,7 +62,7 @@ def no_signal(rounds: Sequence[Mapping[str, float]]) -> str:
 
 
 def by_group(rewards: pa.Table) -> pa.Table:
-    """One row per group, in order of appearance."""
+    """Return one row per group, in order of appearance."""
     success: dict[str, list[float]] = defaultdict(list)
     fate: dict[str, list[str]] = defaultdict(list)
     for row in rewards.select(["group", "success", "status", "unscored"]).to_pylist():
@@ -72,7 +72,7 @@ def by_group(rewards: pa.Table) -> pa.Table:
 
 
 def resampled(rewards: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[str]:
-    """Ids of the `count` trajectories of a group that are learned from, in the order of `rewards`, its rows.
+    """Return the ids of the `count` trajectories of a group that are learned from, in the order of `rewards`, its rows.
 
     Right and wrong ones keep their shares, with at least one of each kind that there is. Of the right ones those stay that
     had the fewest cells with errors and the fewest malformed steps; of the wrong ones any, at random by the seed, so that all
@@ -93,9 +93,8 @@ def flaws(rewards: Mapping[str, Any]) -> float:
 
 
 def retired(before: pa.Table, prompts: pa.Table, rewards: pa.Table, share: float, iteration: int) -> pa.Table:
-    """No-positive-resampling (ScaleRL, arXiv 2510.13786): a question that is nearly always answered right is not asked again.
-
-    Rows of SCHEMA: `before`, and the questions of a round that at least this share of their group answered right.
+    """Apply no-positive-resampling (ScaleRL, arXiv 2510.13786): a question that is nearly always answered right is not asked
+    again. Returns rows of SCHEMA: `before`, and the questions of a round that at least this share of their group answered right.
 
     A group with a trajectory that failed or could not be scored says nothing of its question.
     """

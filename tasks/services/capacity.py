@@ -1,4 +1,4 @@
-"""What the parts of a run take, against what the machines of a cluster offer."""
+"""Compares the resources that the parts of a run take with those that the machines of a cluster offer."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ def of_engine(engine: EngineSettings, machines: int) -> Machine:
 
 
 def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Demand]:
-    """Return a single machine's GPUs may be shared."""
+    """Return the demands of the parts; on a single machine GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
     pools = max(1, config.pipeline.lag) if ranks else 1  # batches of a training that are sampled at once
@@ -68,8 +68,8 @@ def _lacking(parts: Sequence[Demand], machines: Sequence[Machine]) -> Iterator[s
         taken = {part.setting: part.number * part.wanted[name] for part in parts if name in part.wanted}
         offered = sum(machine.get(name, 0) for machine in machines)
         if not said and sum(taken.values()) > offered + ROUNDING:
-            told = " and ".join(f"{amount:g} by {setting}" for setting, amount in taken.items())
-            yield f"the machines offer {offered:g} of {name}, and more is taken: {told}"
+            needs = " and ".join(f"{amount:g} by {setting}" for setting, amount in taken.items())
+            yield f"the machines offer {offered:g} of {name}, and more is taken: {needs}"
 
 
 def _places(machine: Machine, wanted: Machine) -> int:

@@ -27,7 +27,7 @@ async def all_of(several: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
-    """As `all_of`, of two of different types."""
+    """Await as `all_of` does, two of different types."""
     either: list[Awaitable[Any]] = [first, second]
     one, other = await all_of(either)
     return one, other
@@ -35,7 +35,7 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
 async def beside(work: Awaitable[T], others: Collection[asyncio.Task[Any]], ends: Callable[[BaseException], bool]) -> T:
     """Return the result of the work. Cancels it and raises the error of the first of the others that fails meanwhile, if that
-    `ends` the work; other errors of them are left to whoever awaits them.
+    `ends` the work; other errors of theirs are raised where they are awaited.
     """
     mine = asyncio.ensure_future(work)
     try:
@@ -76,7 +76,7 @@ def raised(task: asyncio.Task[Any]) -> None:
 
 @asynccontextmanager
 async def errors_wait_for(task: asyncio.Task[Any], limit_s: float, which: Callable[[Exception], bool]) -> AsyncIterator[None]:
-    """An error of the body, one of those `which` wait, leaves it when the task has ended in whatever way, or `limit_s` later."""
+    """Delay an error of the body, one of those `which` wait, until the task has ended in any way, or by `limit_s`."""
     try:
         yield
     except Exception as error:
@@ -85,13 +85,13 @@ async def errors_wait_for(task: asyncio.Task[Any], limit_s: float, which: Callab
         raise
 
 
-async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:
-    """Await the work; `tell` is called if it takes longer than `limit_s` seconds."""
+async def reported_if_slow(work: Awaitable[T], limit_s: float, report: Callable[[], None]) -> T:
+    """Await the work; `report` is called if it takes longer than `limit_s` seconds."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=limit_s)
         if not task.done():
-            tell()
+            report()
         return await task
     finally:
         task.cancel()

@@ -31,7 +31,7 @@ class Served(NamedTuple):
 
     @property
     def adapter(self) -> str | None:
-        """What requests must name where checkpoints are adapters."""
+        """Return the adapter that requests must name where checkpoints are adapters."""
         return None if self.checkpoint is None else adapter_name(self.version)
 
 
@@ -41,7 +41,7 @@ def adapters_of(served: Sequence[Served]) -> dict[str, PlacedFolder]:
 
 
 class Engine(Protocol):
-    """An engine, wherever it runs. What cannot be done raises EngineError."""
+    """An engine on any machine. Raises EngineError for what it cannot do."""
 
     name: str
     client: EngineClient
@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     async def ending(self) -> str:
-        """Return how it ended; empty while it lives, or nobody can say."""
+        """Return how it ended; empty while it lives, or if that is unknown."""
         ...
 
     async def log(self) -> str:
@@ -115,7 +115,7 @@ class RemoteEngine:
     async def _path(self, folder: PlacedFolder, part: str) -> Path:
         """Return the subfolder `part` of a folder on every machine of the engine."""
         paths = set(await all_of(self._asked(actor.path.remote(folder, part)) for actor in self._actors.members))
-        if len(paths) > 1:  # the first member tells the others
+        if len(paths) > 1:  # the first member serves, the others follow
             where = ", ".join(sorted(map(str, paths)))
             raise EngineError(f"{self.name} must find its weights at one path on all of its machines: set nodes.cache ({where})")
         return paths.pop()
@@ -146,7 +146,7 @@ class RemoteEngine:
         return await all_of(self._asked(actor.log.remote()) for actor in self._actors.members)
 
     async def stop(self) -> None:
-        """A machine that does not answer is left to itself: its engine ends with the actor."""
+        """Stop the engine. A machine that does not answer is skipped: its engine ends with the actor."""
         if self._stands:
             await self._stop()
         self._actors.kill()

@@ -11,7 +11,7 @@ from nbrl.tasks.rollout.plan import EngineAddress
 
 
 class Finding(NamedTuple):
-    """What one engine answered to a proof: its log-probs less the trainer's, and what it found of its weights.
+    """The answer of one engine to a proof: its log-probs less the trainer's, and the comparison of its weights.
 
     `weights` is None where an adapter is served, which is not among them.
     """
@@ -63,12 +63,12 @@ class EngineFleet(Protocol):
     """
 
     def addresses(self, version: str) -> list[EngineAddress]:
-        """One address per engine, for requests to the weights `version`; they may change."""
+        """Return one address per engine, for requests to the weights `version`; they may change."""
         ...
 
     @property
-    def tells_version(self) -> bool:
-        """Whether each sampled action names the version of the weights that sampled it."""
+    def reports_version(self) -> bool:
+        """Return whether each sampled action names the version of the weights that sampled it."""
         ...
 
     async def lend_memory(self) -> None:
@@ -100,14 +100,14 @@ class EngineFleet(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Raises EngineError as soon as an engine has ended for good, so that nobody waits for it."""
+        """Raises EngineError as soon as an engine has ended for good, so that no process waits for it."""
         ...
 
 
 class EndpointFleet:
     """An EngineFleet for evaluations. What weights the server has is not known, so that nothing is checked about them."""
 
-    tells_version = False
+    reports_version = False
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -116,16 +116,16 @@ class EndpointFleet:
         return [EngineAddress(self._url)]
 
     async def lend_memory(self) -> None:
-        """The server's memory is its own."""
+        """Do nothing: the server's memory is its own."""
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         raise BrokenInvariantError(f"weights cannot be published to {self._url}")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
-        """The server serves what it serves."""
+        """Do nothing: the server's weights do not change."""
 
     async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         raise BrokenInvariantError(f"{self._url} is not known to serve weights of ours")
 
     def check_health(self) -> None:
-        """A server that is away is found out by those who ask it."""
+        """Do nothing: requests find out whether the server is away."""

@@ -16,7 +16,7 @@ STOP_S = 15.0  # a loaded machine takes so long; Ray would end this process if i
 class LearnerService:
     """Carries out orders. One that a learner did not survive is given to the next: it is a pure function of its files.
 
-    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again. `limit_s`: of an update,
+    `start` begins to start a learner, numbered from 0; `say` reports each one that was started again. `limit_s`: of an update,
     and of the start of a learner after one that ended; the first may wait for room.
     """
 
@@ -50,17 +50,17 @@ class LearnerService:
                 await self._replace(error)
 
     async def offer(self, order: OfferOrder) -> Offer:
-        """Of the present learner. Raises LearnerEndedError if it has ended: the next update starts another."""
+        """Let the present learner offer weights. Raises LearnerEndedError if it has ended: the next update starts another."""
         await self.ready()
         return await self._handle.offer(order)
 
     async def send(self, order: SendOrder) -> None:
-        """Of the present learner, which made the offer. Raises as `offer`."""
+        """Let the present learner, which made the offer, send weights. Raises as `offer`."""
         await self.ready()
         await self._handle.send(order)
 
     async def send_adapter(self, order: AdapterOrder) -> None:
-        """By the present learner. Raises as `offer`."""
+        """Let the present learner send an adapter. Raises as `offer`."""
         await self.ready()
         await self._handle.send_adapter(order)
 
@@ -72,7 +72,7 @@ class LearnerService:
         await asyncio.to_thread(self._handle.stop, STOP_S)
 
     async def finish(self) -> None:
-        """As `stop`, once the state of the last checkpoint is there."""
+        """Stop as `stop` does, once the state of the last checkpoint is there."""
         if error := await asyncio.to_thread(self._handle.stop, self._limit_s):
             self._say(f"nbrl: warning: the last checkpoint may lack its optimiser's state: the learner ended with {error}")
 

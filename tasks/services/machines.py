@@ -36,8 +36,9 @@ CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 
 class Examination(NamedTuple):
-    """What a machine is examined for: the code of the process that leads the run and the versions of what it uses, an object that
-    it put on the storage, and what may be placed there: an engine with the version of SGLang that it needs, and sandboxes.
+    """The requirements of an examination of a machine: the code of the process that leads the run and the versions of what it
+    uses, an object that it put on the storage, and what may be placed there: an engine with the version of SGLang that it needs,
+    and sandboxes.
     """
 
     code: str
@@ -50,8 +51,8 @@ class Examination(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What is wrong with a machine, in a sentence that says how to put it right, empty if nothing is; and the versions of what
-    its kernels have, where it may have sandboxes.
+    """The fault of a machine, in a sentence that says how to repair it, empty if there is none; and the versions of what its
+    kernels have, where it may have sandboxes.
     """
 
     fault: str
@@ -59,7 +60,7 @@ class Examined(NamedTuple):
 
 
 class MachineReport(NamedTuple):
-    """A machine, what is wrong with it, empty if nothing is, and whether it says so itself."""
+    """A machine, its fault, empty if there is none, and whether it reported that itself."""
 
     machine: str
     fault: str
@@ -67,9 +68,9 @@ class MachineReport(NamedTuple):
 
 
 def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool = True, ranks: bool = True) -> None:
-    """Whether every machine can do its part of a run, with engines and ranks of ours or without; Ray must be connected.
+    """Check that every machine can do its part of a run, with engines and ranks of ours or without; Ray must be connected.
 
-    `say` hears what the cluster does not offer yet. Raises ConfigError with the first fault that a machine has, and ServerError
+    `say` reports what the cluster does not offer yet. Raises ConfigError with the first fault that a machine has, and ServerError
     if one does not answer.
     """
     for found in examined(config, engines):
@@ -85,7 +86,7 @@ def offers_of_machines() -> list[dict[str, float]]:
 
 
 def examined(config: RunConfig, engines: bool = True) -> Iterator[MachineReport]:
-    """Every machine of the cluster, all examined at once. Those that die meanwhile are left out."""
+    """Return every machine of the cluster, all examined at once. Machines that die meanwhile are left out."""
     storage, probe = Storage(config.storage), f"probes/{uuid.uuid4().hex}"
     storage.write_bytes(probe, b"")
     try:
@@ -202,13 +203,13 @@ def _of_storage(wanted: Examination) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages by which machines understand each other and compute the same."""
+    """Return the versions of the packages that must be equal on all machines."""
     return {name: version(name).partition("+")[0] for name in PACKAGES}  # builds for CPUs and GPUs differ after the plus
 
 
 @cache
 def code_digest() -> str:
-    """SHA-256 over the names and contents of all modules of nbrl that this process would import."""
+    """Return the SHA-256 over the names and contents of all modules of nbrl that this process would import."""
     sha = hashlib.sha256()
     for folder in (Path(nbrl.__file__).parent / name for name in CODE):
         for path in sorted(folder.rglob("*.py")):

@@ -12,19 +12,19 @@ class Progress(Protocol):
     """A subscriber to the events of a run. It displays them; it measures and decides nothing."""
 
     def begin(self, title: str) -> None:
-        """A new part of the run begins, such as an iteration."""
+        """Note that a new part of the run begins, such as an iteration."""
         ...
 
     def started(self, name: str) -> None:
-        """Work of this name started: a node, or the start of a service."""
+        """Note that work of this name started: a node, or the start of a service."""
         ...
 
     def advanced(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` items of the work are finished."""
+        """Note that `done` of `total` items of the work are finished."""
         ...
 
     def ended(self, name: str, seconds: float) -> None:
-        """The work ended after `seconds`, successfully or not."""
+        """Note that the work ended after `seconds`, successfully or not."""
         ...
 
     def say(self, text: str) -> None:

@@ -24,12 +24,12 @@ WAITS_S = (5.0, 20.0, 60.0)  # before the first, the second and each further res
 # What new processes can cure. A refused order (UpdateError) is not: another learner refuses it too. httpx's errors are those of
 # Prefect's client.
 INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, LearnerEndedError, RayError, httpx.TransportError)
-# Machines without which there is no place were waited for, and nobody knows when they come back.
+# Missing machines were waited for already, and may never come back.
 FINAL = (DamagedError, MissingError, ConfigError, BrokenInvariantError, TakenOverError, PlaceError, LearnerUnplacedError)
 
 
 class Restarts:
-    """Runs the work of a training again after infrastructure errors, at most `most` times in a row; `say` tells of each time.
+    """Runs the work of a training again after infrastructure errors, at most `most` times in a row; `say` reports each time.
 
     The work reports by `up` that its services serve, and by `reached` how far it came. Before the first `up` nothing is
     repeated: what never served is more likely misconfigured than broken.

@@ -34,7 +34,7 @@ class Reads:
     """Keeps the tables that were read last, all questions, and the keys of the stages in progress. Threads may share it."""
 
     def __init__(self, storage: Storage, stages: int = 1) -> None:
-        """`stages`: how many are in progress at once."""
+        """Make an empty cache for `stages` stages in progress at once."""
         self._storage, self._stages = storage, stages
         self._tables: dict[tuple[str, str], pa.Table] = {}
         self._questions: dict[str, pa.Table] = {}

@@ -21,7 +21,7 @@ from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
 from nbrl.tasks.rollout.plan import EngineAddress
-from nbrl.tasks.services.concurrently import all_of, told_if_slow
+from nbrl.tasks.services.concurrently import all_of, reported_if_slow
 from nbrl.tasks.services.engine import Engine, RemoteEngine, Served
 from nbrl.tasks.services.fleet import Finding, WeightSource
 
@@ -38,11 +38,11 @@ class SglangFleet:
     """An EngineFleet of servers of our own. With `adapters`, so many of the newest checkpoints are served side by side as
     adapters of the initial model, and a publish disturbs no request; without, the newest is served as a complete model.
 
-    Nobody publishes while an engine is started again, nor the other way round, so that its weights are always those of its
-    version. `say` tells of each engine that was started again. Engines that `lend` share their GPUs with the learner.
+    No publish runs while an engine is started again, nor the other way round, so that its weights are always those of its
+    version. `say` reports each engine that was started again. Engines that `lend` share their GPUs with the learner.
     """
 
-    tells_version = True
+    reports_version = True
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SglangFleet:
 
         stack.push_async_callback(stop)
         waits = "the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`"
-        await told_if_slow(all_of(engine.placed() for engine in engines), ROOM_S, lambda: say(waits))
+        await reported_if_slow(all_of(engine.placed() for engine in engines), ROOM_S, lambda: say(waits))
         await all_of(engine.start([weights]) for engine in engines)
         lend = MEMORY_SAVER in plan.settings.extra_args
         fleet = cls(engines, weights, plan.room.count if plan.room else 0, say, lend)
@@ -114,7 +114,7 @@ class SglangFleet:
             await self._asked(number, partial(self._take_back, number))
 
     async def _take_back(self, number: int, client: EngineClient) -> None:
-        """Nothing is to be done in an engine that was started again."""
+        """Take the memory back; an engine that was started again needs nothing."""
         if number in self._lent:
             await client.take_memory_back()
             self._lent.discard(number)
@@ -246,7 +246,7 @@ class SglangFleet:
             raise PublishError(f"weights {weights.version} did not reach the engine at {client.url}: {error}") from error
 
     async def _settle(self, number: int, weights: Served) -> None:
-        """Call an engine by the newest of its weights, and have it drop the adapters that it needs no more."""
+        """Name an engine's version by its newest weights, and let it drop the adapters that it no longer needs."""
         client, before, after = self._engines[number].client, self._served[number], self._after(number, weights)
         await client.name(after[-1].version)
         self._served[number] = after
@@ -331,7 +331,7 @@ class SglangFleet:
 
 
 def _unproved(weights: WeightComparison | None) -> str:
-    """In words, what has not been compared bit for bit; empty if everything has."""
+    """Return in words what has not been compared bit for bit; empty if everything has."""
     if weights is None:
         return "the engines hold an adapter beside their weights"
     if weights.why:

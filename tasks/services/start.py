@@ -42,8 +42,8 @@ from nbrl.tasks.services.concurrently import (
     ended,
     errors_wait_for,
     raised,
+    reported_if_slow,
     succeeded,
-    told_if_slow,
     watched,
 )
 from nbrl.tasks.services.engine import Served
@@ -74,7 +74,7 @@ async def _runners(
     server: Server | None = None,
     pools: int = 1,
 ) -> list[RunnerPool]:
-    """So many pools of runners, of which each has its own."""
+    """Return so many pools of runners, of which each has its own."""
     corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
     environments = {
         name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
@@ -87,7 +87,7 @@ async def _runners(
     for pool in made:
         stack.push_async_callback(pool.stop)
     slow = "runners are not ready yet: they start, or wait for room, see rollout.resources and `ray status`"
-    await told_if_slow(all_of(pool.start(progress.say) for pool in made), READY_S, lambda: progress.say(slow))
+    await reported_if_slow(all_of(pool.start(progress.say) for pool in made), READY_S, lambda: progress.say(slow))
     return made
 
 
@@ -112,7 +112,7 @@ def _learner(
 
 async def _loaded(learner: LearnerService, progress: Progress) -> None:
     slow = "the learner is not ready yet: its ranks load the model, or wait for room, see update.resources, GPUs and `ray status`"
-    await _shown(progress, "learner", told_if_slow(learner.ready(), READY_S, lambda: progress.say(slow)))
+    await _shown(progress, "learner", reported_if_slow(learner.ready(), READY_S, lambda: progress.say(slow)))
 
 
 def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
@@ -175,7 +175,7 @@ async def training_services(
             await loading
         loading.add_done_callback(lambda done: up() if succeeded(done) else None)
         health = watched(ray_cluster.check, engines.check_health, lambda: raised(loading))
-        # Until the learner is up nobody knows whether new services would cure an error.
+        # Until the learner is up, it is unknown whether new services would cure an error.
         async with errors_wait_for(loading, DECIDED_S, curable), health:
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
@@ -270,7 +270,7 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
 def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:
     """Raises DamagedError if the checkpoint of a policy is gone, or differs from what was written.
 
-    On a cloud it is looked for; what differs is seen by whoever reads it.
+    On a cloud it is looked for; readers compare its objects.
     """
     try:
         local = storage.local_path(policy.checkpoint)

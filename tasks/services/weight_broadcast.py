@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class SendingLearner(Protocol):
-    """What a learner does for it: see LearnerHandle."""
+    """The methods of a learner that it uses: see LearnerHandle."""
 
     async def offer(self, order: OfferOrder) -> Offer: ...
 
@@ -28,8 +28,8 @@ class WeightBroadcast:
     """A WeightSource. Each publish forms a group of its own, because a group cannot change when an engine is started again."""
 
     def __init__(self, learner: SendingLearner, ranks: int, gpus: bool, cluster: bool, limit_s: float) -> None:
-        """`ranks`: GPUs of one engine. `gpus`: engines have GPUs that the learner does not use. `cluster`: they may be on other
-        machines than rank 0. `limit_s`: of each wait.
+        """Make a source. `ranks`: GPUs of one engine. `gpus`: engines have GPUs that the learner does not use. `cluster`: they
+        may be on other machines than rank 0. `limit_s`: of each wait.
         """
         self._learner, self._ranks, self._gpus, self._cluster, self._limit_s = learner, ranks, gpus, cluster, limit_s
 
@@ -67,7 +67,7 @@ class WeightBroadcast:
 
 
 def _whole(found: Sequence[T | BaseException]) -> list[T]:
-    """All results. Raises the first error."""
+    """Return all results. Raises the first error."""
     results: list[T] = []
     for each in found:
         if isinstance(each, BaseException):

@@ -52,7 +52,8 @@ class Checkpoints:
         return self._models[step]
 
     def update_places(self) -> set[str]:
-        """Say of each model where its files are now, and whether retention has deleted them; returns the folders that are there.
+        """Record where the files of each model are now, and whether retention has deleted them; returns the folders that are
+        there.
 
         A folder has the same name wherever the storage is, so the storage may be moved or mounted elsewhere.
         """
@@ -78,7 +79,7 @@ class Checkpoints:
         self._let_aliases_name(name, chosen.checkpoint if chosen and ours is not None else "")
 
     def _version(self, name: str, versions: Mapping[str, Version], step: int, made: MadePolicy, score: float | None) -> None:
-        """Register a checkpoint unless it is; tell its score, which may be new."""
+        """Register a checkpoint unless it is; set its score, which may be new."""
         model, models = self._models[step], self._tracking.models
         success = "" if score is None else f"{score:.6f}"
         if (version := versions.get(self._folder(model.uri))) is not None:
@@ -95,7 +96,7 @@ class Checkpoints:
         models.register(name, model, tags, self._about(tags[UPDATES], model.uri))
 
     def _update_versions(self, name: str, versions: Mapping[str, Version], there: set[str]) -> None:
-        """Say of the versions of this run where their files are now, and whether they are gone."""
+        """Record where the files of this run's versions are now, and whether they are gone."""
         for folder, version in versions.items():
             uri = self._storage.uri(folder)
             about = self._about(version.tags.get(UPDATES, ""), uri)

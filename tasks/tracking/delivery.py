@@ -20,10 +20,10 @@ END_S = 60.0  # for what is left at the end of a run
 def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str], None]) -> None:
     """Deliver a finished run of which a part may be missing, because its process was killed at the end."""
     tracking = Tracking(config.tracking, Home(config.home))
-    books = MlflowSync(config, storage, run, tracking)
+    sync = MlflowSync(config, storage, run, tracking)
     try:
-        if not books.is_complete():
-            deliver(books, tracking)
+        if not sync.is_complete():
+            deliver(sync, tracking)
     except InfraError as error:
         say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `nbrl track {run.name}` delivers the rest: {error}")
     fill(sinks_of(config.tracking, storage, run), lambda sink, what: say(f"nbrl: warning: {sink} {what}"))

@@ -1,4 +1,5 @@
-"""Delivers a run from its storage to MLflow: everything in order, each part once, whoever delivered the parts before it.
+"""Delivers a run from its storage to MLflow: everything in order, each part once, whichever process delivered the parts before
+it.
 
 What was delivered is known to MLflow itself: a tag counts the iterations. Metrics that a delivery that was cut off left of the
 next one are logged again: MLflow's database keeps a point with the same step, value and time once. Traces are looked for before
@@ -29,7 +30,7 @@ from nbrl.tasks.tracking.steps import Steps, eval_metrics
 from nbrl.tasks.tracking.traces import choose, log_traces, samples
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
-EVALUATED = "eval/em"  # every evaluation has it; where it stands in MLflow, all of the evaluation does
+EVALUATED = "eval/em"  # every evaluation has it; it is the last metric of an evaluation in MLflow
 OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without those of environments and abilities
 TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
 
@@ -47,7 +48,7 @@ class MlflowSync:
 
     @property
     def delivered(self) -> int:
-        """Number of iterations."""
+        """Return the number of delivered iterations."""
         return self._steps.count
 
     def catch_up(self) -> None:
@@ -88,7 +89,7 @@ class MlflowSync:
         return noted == {"summary": _summary_mark(self._storage, self._run), "uri": self._tracking.uri}
 
     def behind(self) -> int:
-        """Number of recorded iterations that are not delivered."""
+        """Return the number of recorded iterations that are not delivered."""
         count = 0
         while self._storage.exists(self._run.layout.iteration(self.delivered + count).record):
             count += 1
@@ -154,7 +155,7 @@ class MlflowSync:
         log_traces(self._tracking, chosen, tags, self._doubtful)
 
     def _evaluations(self) -> None:
-        """The evaluations that are new: table and traces first, EVALUATED last."""
+        """Deliver the new evaluations: table and traces first, EVALUATED last."""
         tables: set[str] | None = None
         for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
             tables = self._tracking.tables(FOLDER) if tables is None else tables
@@ -172,7 +173,7 @@ class MlflowSync:
         log_answers(self._tracking, storage, self._run, trajectories, rewards, self._config.record.traces, name, tags, tables)
 
     def _summary(self) -> None:
-        """The table of held-out scores, and the learning curve."""
+        """Deliver the table of held-out scores, and the learning curve."""
         layout, mark = self._run.layout, _summary_mark(self._storage, self._run)
         if self._tracking.tag(SUMMARY) == mark:  # both are empty where there is no summary
             return
@@ -186,19 +187,19 @@ class MlflowSync:
         self._tracking.set_tag(SUMMARY, mark)
 
 
-def deliver(books: MlflowSync, tracking: Tracking) -> int:
-    """Deliver a run that nobody trains, and end it in MLflow as what it is; returns how many iterations MLflow then has.
+def deliver(sync: MlflowSync, tracking: Tracking) -> int:
+    """Deliver a run that no process trains, and end it in MLflow as what it is; returns how many iterations MLflow then has.
 
     Raises ServerError and StorageError.
     """
     try:
-        books.catch_up()
-        books.end(*books.last_ending())
+        sync.catch_up()
+        sync.end(*sync.last_ending())
     except (InfraError, ConfigError):
         raise
     except Exception as error:
-        raise ServerError(f"MLflow at {tracking.uri} took {books.delivered} iterations, then no more: {error}") from error
-    return books.delivered
+        raise ServerError(f"MLflow at {tracking.uri} took {sync.delivered} iterations, then no more: {error}") from error
+    return sync.delivered
 
 
 def _summary_mark(storage: Storage, run: Run) -> str:
@@ -210,7 +211,7 @@ def _summary_mark(storage: Storage, run: Run) -> str:
 
 
 def _record_id(record: Record) -> str:
-    """Distinguish a record from that of a repeated iteration."""
+    """Return what distinguishes a record from that of a repeated iteration."""
     return f"{record.epoch} {record.finished}"
 
 

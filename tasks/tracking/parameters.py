@@ -78,7 +78,9 @@ def log_datasets(storage: Storage, run: Run, names: list[str], tracking: Trackin
 
 
 def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
-    """A split of several environments is one table on the storage; each is a dataset with the digest of that table."""
+    """Yield the datasets. A split of several environments is one table on the storage; each is a dataset with the digest of that
+    table.
+    """
     layout = run.layout.data
     digests = stored.digests(storage, layout) or {}
     for split in stored.SPLITS:
@@ -103,9 +105,9 @@ def identity(run: Run) -> dict[str, str]:
 
 
 def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple[dict[str, str], float | None]:
-    """Tags about a run or evaluation and its newest start, without those that nobody knows, and when its first start was.
+    """Return tags about a run or evaluation and its newest start, without unknown ones, and the time of its first start.
 
-    The time is in seconds since 1970, and None where nobody can tell it.
+    The time is in seconds since 1970, and None if it is unknown.
     """
     known = {"nbrl.recipe": recipe, "nbrl.model": model, "mlflow.source.type": "LOCAL"}
     known["mlflow.source.name"] = "nbrl"

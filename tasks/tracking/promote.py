@@ -71,7 +71,7 @@ def _refused(run: Run, updates: int, why: str) -> ConfigError:
 def show_champion(storage: Storage, champion: Champion, settings: TrackingSettings, home: Home) -> str:
     """Give the champion its alias in MLflow's registry; returns its address and version there.
 
-    Raises ServerError where MLflow cannot be asked, or does not have the checkpoint yet; the storage knows the champion all the
+    Raises ServerError where MLflow cannot be asked, or does not have the checkpoint yet; the storage has the champion all the
     same. No database is made.
     """
     run = known_run(storage, champion.run)

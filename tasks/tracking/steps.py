@@ -29,7 +29,7 @@ class Steps:
 
     @property
     def updates(self) -> int:
-        """Updates that these iterations made."""
+        """Return the number of updates that these iterations made."""
         return max(made.weights.updates for made in self.policies.values())
 
     def updated(self, record: Record) -> bool:
@@ -44,7 +44,7 @@ class Steps:
             self.policies[self.count] = MadePolicy(record.policy, record.finished)
 
     def evaluations(self, storage: Storage, besides: Collection[int]) -> Iterator[tuple[int, Weights, NodeResult]]:
-        """The finished evaluations of these policies with their steps, besides those at some steps."""
+        """Yield the finished evaluations of these policies with their steps, besides those at some steps."""
         layout = self._run.layout
         folders = {"/".join(key.split("/")[:4]) for key in storage.list(layout.evaluations)}
         for step, (weights, _) in self.policies.items():

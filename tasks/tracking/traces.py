@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
 
 def choose(rewards: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """`count` rows of rewards: right and wrong ones in turn, in the order of the table; those that failed come last."""
+    """Return `count` rows of rewards: right and wrong ones in turn, in the order of the table; those that failed come last."""
     right = [row for row in rewards if row["success"] >= 1.0]
     wrong = sorted((row for row in rewards if row["success"] < 1.0), key=lambda row: row["status"] == Status.FAILED)
     return [row for row in chain.from_iterable(zip_longest(right, wrong)) if row is not None][:count]
@@ -70,7 +70,7 @@ def assessments(sample: Sample) -> Assessments:
 
 
 def spans(trajectory: Trajectory) -> list[Span]:
-    """Spans in chronological order; a step's policy call comes first, its cell right after."""
+    """Return spans in chronological order; a step's policy call comes first, its cell right after."""
     clock = int(trajectory.started_at * 1e9)
     tokens = _tokens(trajectory)
     result: list[Span] = []
@@ -103,7 +103,7 @@ def spans(trajectory: Trajectory) -> list[Span]:
 
 
 def _tokens(trajectory: Trajectory) -> dict[int, tuple[int, int]]:
-    """Numbers of tokens that the policy read and wrote at each step whose ids are known."""
+    """Return the numbers of tokens that the policy read and wrote at each step whose ids are known."""
     return {
         node.step: (len(trajectory.path(node.parent)), len(node.token_ids)) for node in trajectory.sampled() if node.token_ids
     }

@@ -27,7 +27,7 @@ from nbrl.tasks.warmstart.work_folder import Block, WarmstartPlan, WorkFolder, c
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
-FRESH = "fresh"  # stands for the digest of a model that the settings describe
+FRESH = "fresh"  # in place of the digest of a model that the settings describe
 
 
 def make_plan(
@@ -69,7 +69,7 @@ def plain(question: str) -> str:
 
 
 def unseen(found: Demonstrations, held_out: frozenset[str]) -> Demonstrations:
-    """Without the demonstrations of held-out questions, which count as left out."""
+    """Return the demonstrations without those of held-out questions, which count as left out."""
     asked = {plain(question) for question in held_out}
     kept = [each for each in found.trajectories if plain(each.question) not in asked]
     return Demonstrations(kept, found.left_out + len(found.trajectories) - len(kept))
@@ -106,7 +106,7 @@ def _check(phase: str, found: dict[str, Demonstrations]) -> None:
 
 
 def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) -> list[Trajectory]:
-    """So many in random order, each once a pass; the copies of a later pass have ids of their own."""
+    """Return so many in random order, each once a pass; the copies of a later pass have ids of their own."""
     rng, taken = random.Random(f"batches {seed} {phase}"), list[Trajectory]()
     for number in range(math.ceil(count / len(trajectories))):
         again = [each.model_copy(update={"id": f"{number}-{place}-{each.id}"}) for place, each in enumerate(trajectories)]
@@ -137,7 +137,7 @@ def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
 
 
 def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: Path) -> None:
-    """Raises ConfigError for what cannot work, as far as it can be told at once. Nothing is fetched."""
+    """Raises ConfigError for what cannot work, as far as is known at once. Nothing is fetched."""
     check_environments(settings, training)
     for source in settings.sources.values():
         source.check()

@@ -98,7 +98,7 @@ class WarmstartSettings(FiniteModel):
     @field_validator("phases", mode="before")
     @classmethod
     def _left(cls, given: object) -> object:
-        """Return a phase that is null is left out, so that `--set` can leave out one of a recipe."""
+        """Leave out phases that are null, so that `--set` can leave out one of a recipe."""
         return {name: phase for name, phase in given.items() if phase is not None} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
@@ -111,13 +111,13 @@ class WarmstartSettings(FiniteModel):
 
     @property
     def training_run(self) -> str | None:
-        """The run of the storage that `training` names; None if it names a recipe."""
+        """Return the run of the storage that `training` names; None if it names a recipe."""
         run = self.training.removeprefix(OF_A_RUN)
         return run if run != self.training and NAME.fullmatch(run) else None
 
     @property
     def sources(self) -> dict[str, Demonstrations]:
-        """Every source by its place in the settings."""
+        """Return every source by its place in the settings."""
         return {
             f"phases.{name}.demonstrations.{each}": source
             for name, phase in self.phases.items()
@@ -125,5 +125,5 @@ class WarmstartSettings(FiniteModel):
         }
 
     def steps(self, demonstrations: int, epochs: float) -> int:
-        """Optimiser steps of a phase with so many demonstrations."""
+        """Return the number of optimiser steps of a phase with so many demonstrations."""
         return max(1, math.ceil(epochs * demonstrations / self.batch))

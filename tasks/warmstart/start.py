@@ -54,7 +54,7 @@ def check_start(settings: WarmstartSettings, agent: AgentSettings, storage: Stor
 
 @contextmanager
 def start_folder(start: str, storage: Storage, home: Path) -> Iterator[Path]:
-    """Its Hugging Face folder; while the body runs, nothing deletes it."""
+    """Yield its Hugging Face folder; while the body runs, nothing deletes it."""
     if (run := run_of(storage, start)) is not None:
         with checkpoint_folder(storage, home, *run) as folder:
             yield folder
@@ -80,10 +80,9 @@ def _policy(start: str) -> PolicySettings:
 
 
 def stages_of(
-    training: RunConfig, told: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
+    training: RunConfig, names: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
 ) -> dict[str | None, DemonstrationAgent]:
-    """Return a stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several
-    none.
+    """Return a stage for each of the environments' `names` in sources; None is the only environment, and of several none.
 
     `loaded` is what the environments gave. Raises ConfigError if the model's tokenizer, the tools or an environment do not suit
     the agent.
@@ -91,7 +90,7 @@ def stages_of(
     try:
         tokenizer = ChatTokenizer.load(model, training.agent)
         only = next(iter(training.environments)) if len(training.environments) == 1 else ""
-        return {name: _stage(training, name or only, loaded, tokenizer, cancelled) for name in told}
+        return {name: _stage(training, name or only, loaded, tokenizer, cancelled) for name in names}
     except AgentError as error:
         raise ConfigError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""The folder of an unfinished warm start, beside its output: what it has done so far, from which the same command goes on."""
+"""The folder of an unfinished warm start, beside its output: the steps that are finished, from which the same command goes on."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +63,7 @@ class WorkFolder:
 
     @property
     def fresh(self) -> Path:
-        """The model that was made from nothing."""
+        """Return the model that was made from nothing."""
         return self.path / "fresh"
 
     def plan(self) -> WarmstartPlan | None:
@@ -76,14 +76,14 @@ class WorkFolder:
         self._steps.keep(PLAN, StepRecord(objects=dict(tables), values=plan.model_dump(mode="json")))
 
     def trajectories(self, block: int) -> str:
-        """Key of a table of a block's order."""
+        """Return the key of a table of a block's order."""
         return f"orders/{block:04d}/trajectories.parquet"
 
     def advantages(self, block: int) -> str:
         return f"orders/{block:04d}/advantages.parquet"
 
     def checkpoint(self, block: int) -> str:
-        """Key of the folder of a block's checkpoint."""
+        """Return the key of the folder of a block's checkpoint."""
         return f"checkpoints/{block:04d}"
 
     def trained(self, plan: WarmstartPlan) -> tuple[int, dict[str, float]]:
@@ -159,7 +159,7 @@ def check(out: Path, wanted: Mapping[str, Any]) -> None:
 
 @contextmanager
 def opened(out: Path, wanted: Mapping[str, Any], say: Callable[[str], None] = lambda _: None) -> Iterator[WorkFolder]:
-    """The work folder, for this process alone. Nothing of it stays if it ends before there is a plan.
+    """Yield the work folder, for this process alone. Nothing of it stays if it ends before there is a plan.
 
     Raises ConfigError as `check` does, or if another process works in it.
     """

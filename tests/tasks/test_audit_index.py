@@ -34,7 +34,7 @@ def test_an_index_with_another_status_or_figure_is_a_contradiction(made: tuple[S
     more = index.set_column(index.column_names.index("steps"), "steps", pc.add(index["steps"], 1))
     digest = storage.write_table(artifact.path, more)
     forged = Artifact(path=artifact.path, digest=digest, parts=parts_of(more), metrics=rollout_metrics(more))
-    assert list(check_index(storage, forged, trajectories)) == ["the index tells of the trajectories what they are not"]
+    assert list(check_index(storage, forged, trajectories)) == ["the index differs from the trajectories"]
 
 
 def test_counts_that_the_index_does_not_give_are_a_contradiction(made: tuple[Storage, Artifact, pa.Table]) -> None:

@@ -125,7 +125,7 @@ def test_an_empty_run_is_not_dropped_under_a_process_that_begins_it(storage: Sto
 
 def test_a_run_that_another_machine_trains_is_refused_with_its_name(storage: Storage) -> None:
     held_by(storage, ELSEWHERE, age=4.0)
-    words = r"worked on by process 77 on another-machine, last heard of 4 s ago; wait for it to end, or add --take-over"
+    words = r"worked on by process 77 on another-machine, with its last sign 4 s ago; wait for it to end, or add --take-over"
     with pytest.raises(InfraError, match=words):
         enter(storage)
     with pytest.raises(InfraError, match="wait for it to end"):
@@ -219,7 +219,7 @@ def test_of_two_on_one_run_the_one_that_was_taken_over_stops_and_the_other_goes_
     asyncio.run(both())
     assert "taken over" in ends["first"]
     assert ends["second"].startswith("e0002-")
-    assert "is told to stop" in said[0]
+    assert "is asked to stop" in said[0]
 
 
 def test_a_write_that_was_under_way_has_ended_when_the_run_is_known_to_be_taken_over(storage: Storage) -> None:

@@ -171,7 +171,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("base=qwen3-0.6b", "a base stands in a recipe's file"),
+        ("base=qwen3-0.6b", "a base belongs in a recipe's file"),
         ("environments={a: {seed: 3}}", "kind is missing"),
         ("environments.world.kind=fils", "kind must be one of 'world', 'files', 'reasoning_gym', 'own', 'hub'"),
         ("name=2024-13-45", "--set 'name=2024-13-45': the value is not YAML: month must be in 1..12"),

@@ -67,5 +67,5 @@ def test_a_run_that_nobody_works_on_is_one_sentence(storage: Storage, run: Run, 
     if ended:
         held = Lease(epoch=take(storage, run.layout), beat=time.time(), ended=True)
         storage.write_json(run.layout.lease, held.model_dump())
-    with pytest.raises(ConfigError, match=r"nobody works on (run|evaluation) 'r'; there is nothing to stop"):
+    with pytest.raises(ConfigError, match=r"no process works on (run|evaluation) 'r'; there is nothing to stop"):
         stop.stop(storage, run.layout, lambda said: None)

@@ -10,7 +10,9 @@ ABILITY = "code"
 
 
 def human_eval(row: Row) -> PublishedQuestion | None:
-    """HumanEval (arXiv 2107.03374): its prompt gives the imports and helper functions. None if its tests cannot be used."""
+    """Read a row of HumanEval (arXiv 2107.03374): its prompt gives the imports and helper functions. None if its tests cannot be
+    used.
+    """
     prompt, name = row["prompt"], row["entry_point"]
     if not _parse(prompt, row["test"]):
         return None
@@ -21,7 +23,8 @@ def human_eval(row: Row) -> PublishedQuestion | None:
 
 
 def mbpp(row: Row) -> PublishedQuestion | None:
-    """MBPP (arXiv 2108.07732), both configurations. The first test is part of the question, as it alone names the function.
+    """Read a row of MBPP (arXiv 2108.07732), both configurations. The first test is part of the question, as it alone names the
+    function.
 
     None if its tests cannot be used, as where they make instances of classes that the answer would have to define.
     """

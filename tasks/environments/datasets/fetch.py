@@ -1,4 +1,4 @@
-"""Brings a split of a published data set, from the hub or from a file of its schema, and makes questions and passages of it."""
+"""Fetches a split of a published data set, from the hub or from a file of its schema, and makes questions and passages of it."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def published(name: str) -> Published:
 
 
 def from_hub(name: str, split: str) -> Iterator[Row]:
-    """The split's rows as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
+    """Yield the split's rows as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
     data = published(name)
     if split not in data.splits:
         raise ConfigError(f"the data set {name} has no split {split!r} with answers; it has {', '.join(data.splits)}")
@@ -55,7 +55,7 @@ def _read(path: str) -> pa.Table:
 
 
 def _downloaded(repository: str, configuration: str, split: str) -> list[str]:
-    """Local copies of the Parquet files of a split. Raises ConfigError."""
+    """Return local copies of the Parquet files of a split. Raises ConfigError."""
     from huggingface_hub import HfApi, hf_hub_download
 
     try:
@@ -77,12 +77,14 @@ def _downloaded(repository: str, configuration: str, split: str) -> list[str]:
 
 
 def from_file(path: Path) -> Iterator[Row]:
-    """The rows of a file that has the data set's own columns. Raises ConfigError."""
+    """Yield the rows of a file that has the data set's own columns. Raises ConfigError."""
     yield from read_rows(path)
 
 
 def convert(name: str, split: str, source: Iterable[Row], limit: int | None = None) -> Fetched:
-    """Questions and passages of the first `limit` rows that have an answer. Raises ConfigError for rows of another schema."""
+    """Return the questions and passages of the first `limit` rows that have an answer. Raises ConfigError for rows of another
+    schema.
+    """
     data = published(name)
     rows: list[dict[str, object]] = []
     passages: dict[str, None] = {}

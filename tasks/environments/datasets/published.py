@@ -45,7 +45,9 @@ class Published:
 
 
 def gaia(row: Row) -> PublishedQuestion | None:
-    """GAIA (arXiv 2311.12983). None for a question that comes with a file, which only a folder with the files can bring."""
+    """Read a row of GAIA (arXiv 2311.12983). None for a question that comes with a file, which only a folder with the files can
+    bring.
+    """
     answer, level = row["Final answer"], str(row["Level"])
     if row["file_name"] or answer.strip() == "?":
         return None
@@ -53,17 +55,19 @@ def gaia(row: Row) -> PublishedQuestion | None:
 
 
 def hotpot_qa(row: Row) -> PublishedQuestion:
-    """HotpotQA (arXiv 1809.09600), of bridges and comparisons. Its own files name the id `_id`."""
+    """Read a row of HotpotQA (arXiv 1809.09600), of bridges and comparisons. Its own files name the id `_id`."""
     return PublishedQuestion(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
 def two_wiki(row: Row) -> PublishedQuestion:
-    """2WikiMultihopQA (arXiv 2011.01060). Its own files name the id `_id`."""
+    """Read a row of 2WikiMultihopQA (arXiv 2011.01060). Its own files name the id `_id`."""
     return PublishedQuestion(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
 def musique(row: Row) -> PublishedQuestion | None:
-    """MuSiQue (arXiv 2108.00573). Questions that its passages cannot answer are left out; the id begins with the hops."""
+    """Read a row of MuSiQue (arXiv 2108.00573). Questions that its passages cannot answer are left out; the id begins with the
+    hops.
+    """
     if not row["answerable"]:
         return None
     answers = list(dict.fromkeys([row["answer"], *row["answer_aliases"]]))
@@ -71,40 +75,42 @@ def musique(row: Row) -> PublishedQuestion | None:
 
 
 def titled_sentences(row: Row) -> list[str]:
-    """Passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or in their own files pairs of both."""
+    """Return the passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or in their own files pairs
+    of both.
+    """
     context = row["context"]
     titled = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
     return [f"{title}: {' '.join(sentence.strip() for sentence in sentences)}" for title, sentences in titled]
 
 
 def paragraphs(row: Row) -> list[str]:
-    """Passages of MuSiQue."""
+    """Return the passages of MuSiQue."""
     return [f"{each['title']}: {each['paragraph_text']}" for each in row["paragraphs"]]
 
 
 def nq_open(row: Row) -> PublishedQuestion:
-    """Natural Questions without their articles (arXiv 1906.00300): `question`, and all accepted `answer`s."""
+    """Read a row of Natural Questions without their articles (arXiv 1906.00300): `question`, and all accepted `answer`s."""
     return PublishedQuestion("", f"{row['question'].rstrip('?')}?", list(row["answer"]), "one_hop")
 
 
 def trivia_qa(row: Row) -> PublishedQuestion:
-    """TriviaQA (arXiv 1705.03551): the answer's value and its aliases, the names of an article of Wikipedia."""
+    """Read a row of TriviaQA (arXiv 1705.03551): the answer's value and its aliases, the names of an article of Wikipedia."""
     answer = row["answer"]
     return PublishedQuestion(row["question_id"], row["question"], _distinct([answer["value"], *answer["aliases"]]), "one_hop")
 
 
 def pop_qa(row: Row) -> PublishedQuestion:
-    """PopQA (arXiv 2212.10511): `possible_answers` is a list within a string."""
+    """Read a row of PopQA (arXiv 2212.10511): `possible_answers` is a list within a string."""
     return PublishedQuestion(f"popqa-{row['id']}", row["question"], _distinct(json_value(row["possible_answers"])), "one_hop")
 
 
 def simple_qa(row: Row) -> PublishedQuestion:
-    """SimpleQA (arXiv 2411.04368), whose one answer is meant for a model that grades; words and F1 are stricter."""
+    """Read a row of SimpleQA (arXiv 2411.04368), whose one answer is meant for a model that grades; words and F1 are stricter."""
     return PublishedQuestion("", row["problem"], [row["answer"]], "one_hop")
 
 
 def bamboogle(row: Row) -> PublishedQuestion:
-    """Bamboogle (arXiv 2210.03350): 125 questions of two hops that no page answers."""
+    """Read a row of Bamboogle (arXiv 2210.03350): 125 questions of two hops that no page answers."""
     return PublishedQuestion("", row["Question"], [row["Answer"]], "two_hop")
 
 
@@ -114,7 +120,7 @@ def _distinct(answers: list[str]) -> list[str]:
 
 
 def gsm8k(row: Row) -> PublishedQuestion:
-    """GSM8K (arXiv 2110.14168): the number stands after "####" at the end of the solution, with commas in thousands."""
+    """Read a row of GSM8K (arXiv 2110.14168): the number is after "####" at the end of the solution, with commas in thousands."""
     _, marker, answer = row["answer"].rpartition("####")
     if not marker:
         raise ValueError("the solution has no line that begins with ####")
@@ -122,7 +128,7 @@ def gsm8k(row: Row) -> PublishedQuestion:
 
 
 def competition(row: Row) -> PublishedQuestion | None:
-    """MATH (arXiv 2103.03874): the answer is in the last \\boxed of the solution; a few solutions have none."""
+    """Read a row of MATH (arXiv 2103.03874): the answer is in the last \\boxed of the solution; a few solutions have none."""
     answer = boxed(row["solution"])
     return PublishedQuestion("", row["problem"], [answer], _ability(row["type"])) if answer else None
 
@@ -134,12 +140,12 @@ def math_500(row: Row) -> PublishedQuestion:
 
 
 def aime(row: Row) -> PublishedQuestion:
-    """AIME 2024: the answer is an integer from 0 to 999."""
+    """Read a row of AIME 2024: the answer is an integer from 0 to 999."""
     return PublishedQuestion(row["ID"], row["Problem"], [str(row["Answer"])], "competition")
 
 
 def boxed(solution: str) -> str:
-    """Return what the last \boxed of a solution holds, braces within it included; empty if there is none."""
+    """Return what the last \\boxed of a solution holds, braces within it included; empty if there is none."""
     starts = list(BOXED.finditer(solution))
     if not starts:
         return ""

@@ -38,7 +38,7 @@ class GymEnvironment(Environment):
     held_out: int = Field(256, ge=1, le=10_000, description="questions to evaluate on")
 
     def load(self, key: str) -> Tables:
-        """Training questions, and held-out ones that differ from all of them. Raises ConfigError if a task has too few."""
+        """Return training questions, and held-out ones that differ from all of them. Raises ConfigError if a task has too few."""
         check_tasks(self, key)
         for name in self.tasks:
             if found := _paid(name, self.settings.get(name, {})):
@@ -46,7 +46,7 @@ class GymEnvironment(Environment):
         return self.drawn(key)
 
     def drawn(self, key: str) -> Tables:
-        """As `load`, of tasks that are known to be sound."""
+        """Return the same as `load`, for tasks that are known to be sound."""
         train = _questions(self, key, "train", self.train, frozenset())
         known = frozenset(train["question"].to_pylist())
         return Tables(train, _questions(self, key, "held_out", self.held_out, known))
@@ -79,7 +79,7 @@ def _paid(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _questions(settings: GymEnvironment, key: str, split: str, count: int, known: frozenset[str]) -> pa.Table:
-    """So many questions of a split, the tasks in turns; none of them is `known` and none is there twice."""
+    """Return so many questions of a split, the tasks in turns; none of them is `known` and none is there twice."""
     source = f"reasoning-gym {version('reasoning-gym')}"
     drawn = {name: _Drawn(name, settings, key, split, count) for name in settings.tasks}
     seen = set(known)

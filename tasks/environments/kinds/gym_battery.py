@@ -40,7 +40,7 @@ TAKEN: dict[str, Callable[[Entries, int], str]] = {
 
 
 def battery(entries: Entries) -> dict[str, list[str]]:
-    """Answers to all entries by what they are in words."""
+    """Return answers to all entries by their description."""
     found = {f"the answer {answer!r}": [answer] * len(entries) for answer in CONSTANTS}
     return found | {name: [take(entries, place) for place in range(len(entries))] for name, take in TAKEN.items()}
 
@@ -60,7 +60,7 @@ def paid(task: str, settings: str = "{}") -> str:
 
 
 def found_paid(task: str, settings: str = "{}") -> str:
-    """As `paid`, by trying the battery."""
+    """Return the same as `paid`, by trying the battery."""
     from reasoning_gym.factory import create_dataset
 
     items = create_dataset(task, seed=SEED, size=ITEMS, **json_value(settings))

@@ -43,7 +43,7 @@ class OwnEnvironment(Environment):
         return Tables(train, held_out, corpus, attached)
 
     def source(self) -> str:
-        """SHA-256 of the module's source or, in a package, of all files of the package."""
+        """Return the SHA-256 of the module's source or, in a package, of all files of the package."""
         return source_digest(self.place)
 
     def _tasks(self, key: str) -> Tasks:
@@ -115,7 +115,7 @@ class OwnEnvironment(Environment):
 
 
 def source_digest(place: str) -> str:
-    """SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone."""
+    """Return the SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone."""
     top = place.partition(":")[0].partition(".")[0]
     spec = find_spec(top)
     if spec is None:

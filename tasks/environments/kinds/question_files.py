@@ -95,8 +95,8 @@ class HubEnvironment(Environment):
     def _acts(self) -> "HubEnvironment":
         if "/" not in self.dataset and self.dataset not in CATALOGUE:
             raise ValueError(f"there is no data set {self.dataset!r}; {did_you_mean(self.dataset, CATALOGUE)}")
-        told = self.configuration != "default" or self.columns or self.rule not in (None, JUDGE)
-        if self.dataset in CATALOGUE and told:
+        described = self.configuration != "default" or self.columns or self.rule not in (None, JUDGE)
+        if self.dataset in CATALOGUE and described:
             raise ValueError(f"configuration, columns and rule of {self.dataset} are known; leave them out (rule may be judge)")
         if self.weight and self.train is None:
             raise ValueError("train is not set; name a split to train on, or set weight to 0")

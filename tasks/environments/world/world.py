@@ -20,7 +20,7 @@ HEADS = [consonant.upper() + vowel for consonant in _CONSONANTS for vowel in "ae
 ENDS = [consonant + ending for consonant in _CONSONANTS for ending in ("il", "un", "ur")]
 _HELD_OUT_EVERY = 4
 Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad", "six_step"]
-ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")  # of a world that is not told which
+ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")  # of a world for which none are named
 NUMBERS: tuple[Ability, ...] = ("arithmetic", "notepad", "six_step")  # abilities whose answer is a number
 OFFICES = ("mayor", "baker", "teacher", "rival")
 PLACES = ("village", "river", "lake", "bridge")
@@ -82,7 +82,9 @@ class World:
 
     @classmethod
     def generate(cls, seed: int, split: Split, n: int, abilities: Sequence[Ability] = ABILITIES) -> "World":
-        """n different questions; the same arguments give the same world. Raises ValueError when n is more than there are."""
+        """Return n different questions; the same arguments give the same world. Raises ValueError when n is more than
+        there are.
+        """
         rng = random.Random(f"world {split} {seed}")
         author = _Author(rng, split, f"world-{split}-{seed}")
         problems = [author.write(index, abilities[index % len(abilities)]) for index in range(n)]
@@ -218,7 +220,9 @@ class _Author:
         )
 
     def _keep_and_add_three(self, index: int) -> Problem:
-        """Two numbers are two hops away each and one is a hop away: five look-ups, of which two results must be kept."""
+        """Write a question of six steps: two numbers are two hops away each and one is a hop away: five look-ups, of which two
+        results must be kept.
+        """
         while True:
             animal, offices = self._rng.choice(ANIMALS), self._rng.choices(OFFICES, k=2)
             towns, third = self._rng.sample(self._towns, 2), self._rng.choice(self._people)

@@ -19,12 +19,14 @@ class SegmentAttention:
         self._masks: list[Tensor | None] = []
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
-        """[1, T, H, D] of H query heads on G key-value heads."""
+        """Return the outputs [1, T, H, D] of H query heads on G key-value heads."""
         out_1THD: Tensor = _Split.apply(query_1HTD, key_1GTD, value_1GTD, self, scaling)
         return out_1THD
 
     def masks(self, dtype: torch.dtype) -> list[Tensor | None]:
-        """For each segment a mask [1, 1, Q, Q], 0 where a query may attend, else minus infinity, or None; layers share them."""
+        """Return for each segment a mask [1, 1, Q, Q], 0 where a query may attend, else minus infinity, or None; layers share
+        them.
+        """
         if not self._masks or any(mask is not None and mask.dtype != dtype for mask in self._masks):
             self._masks = [_additive(segment, dtype) for segment in self.plan.segments]
         return self._masks

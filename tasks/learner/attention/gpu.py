@@ -18,7 +18,7 @@ LEAST_HEAD = 16  # numbers a head has in the compiled kernel; zeros fill smaller
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """FlexAttention for any number of tokens, compiled once with and once without gradients.
+    """Return FlexAttention for any number of tokens, compiled once with and once without gradients.
 
     Where it is not compiled it holds all scores at once.
     """
@@ -26,7 +26,7 @@ def compiled() -> Callable[..., Any]:
 
 
 class BlockAttention:
-    """The attention of one tree. Not a dataclass or another container, so that FSDP hands it on as it is."""
+    """The attention of one tree. Not a dataclass or another container, so that FSDP passes it on unchanged."""
 
     def __init__(self, end_T: Ints, device: torch.device) -> None:
         # To whole blocks and two at least: torch would compile once more for a single block.
@@ -39,7 +39,7 @@ class BlockAttention:
             self._kernel = compiled()
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
-        """[1, T, H, D] of H query heads on G key-value heads."""
+        """Return the outputs [1, T, H, D] of H query heads on G key-value heads."""
         tokens, size = query_1HTD.shape[2:]
         fill = (0, max(0, LEAST_HEAD - size), 0, self._padding)
         wide = (pad(each, fill) for each in (query_1HTD, key_1GTD, value_1GTD))
@@ -50,7 +50,7 @@ class BlockAttention:
 
 
 def block_mask(end_P: Ints, device: torch.device) -> BlockMask:
-    """Of P tokens in N blocks. Made from each block's least and greatest end, never from a mask of P * P.
+    """Return the mask of P tokens in N blocks. It is made from each block's least and greatest end, never from a mask of P * P.
 
     A block I of queries after a block J of keys needs J if the first query of I lies below any key of J, and needs no mask if
     the last query lies below them all. On the diagonal there is always a mask.

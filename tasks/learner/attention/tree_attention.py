@@ -15,10 +15,10 @@ NAME = "tree"
 
 
 class TreeMask(Protocol):
-    """Who may attend to whom in one tree, on one device."""
+    """Which tokens attend to which in one tree, on one device."""
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
-        """[1, T, H, D] of H query heads on G key-value heads."""
+        """Return the outputs [1, T, H, D] of H query heads on G key-value heads."""
 
 
 def tree_mask(end_T: Ints, device: torch.device) -> TreeMask:

@@ -68,7 +68,7 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
 
 
 def _steps(table: pa.Table, schema: pa.Schema) -> dict[str, dict[int, float]]:
-    """Advantages or rewards by trajectory and step."""
+    """Return the advantages or rewards by trajectory and step."""
     if not table.schema.equals(schema):
         raise UpdateError(f"the table of advantages has columns {table.schema.names}, not {schema.names} of their types")
     name = schema.names[-1]

@@ -1,4 +1,4 @@
-"""Reads what is trained on out of a table of trajectories, without a Python number for each token."""
+"""Reads the training data out of a table of trajectories, without a Python number for each token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

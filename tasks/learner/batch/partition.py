@@ -25,7 +25,7 @@ class Cost:
     target: int
 
     def path(self, tokens: int) -> int:
-        """Operations for the first `tokens` tokens of a root path, which attend to one another causally."""
+        """Return the operations for the first `tokens` tokens of a root path, which attend to one another causally."""
         return self.token * tokens + self.pair * (tokens * (tokens + 1) // 2)
 
 
@@ -105,7 +105,9 @@ class _Row:
         return self._costs[last] - self._costs[first] + (self._again[first] if first < last else 0)
 
     def shares(self, ranks: int) -> list[Stretch]:
-        """One stretch per rank, possibly empty at the end of the row, such that the largest cost is as small as possible."""
+        """Return one stretch per rank, possibly empty at the end of the row, such that the largest cost is as small as
+        possible.
+        """
         least, enough = 0, self._costs[-1]
         while least < enough:
             middle = (least + enough) // 2
@@ -114,7 +116,7 @@ class _Row:
         return filled + [(size, size)] * (ranks - len(filled))
 
     def _filled(self, most: int) -> list[Stretch]:
-        """Stretches that each cost up to `most`, except single places that cost more."""
+        """Return stretches that each cost up to `most`, except single places that cost more."""
         filled, first = [], 0
         while first < len(self._places):
             last = bisect_right(self._costs, most + self._costs[first] - self._again[first]) - 1
@@ -123,7 +125,9 @@ class _Row:
         return filled
 
     def micro_batches(self, stretch: Stretch, budget: int) -> list[Stretch]:
-        """Dynamic programming over places: the best way to end a micro-batch before each, from the best ways to begin it."""
+        """Return the micro-batches by dynamic programming over places: the best way to end one before each, from the best ways to
+        begin it.
+        """
         begin, end = stretch
         best = [(0, 0)]  # repeated cost and number of micro-batches up to each place
         back: list[int] = []

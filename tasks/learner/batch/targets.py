@@ -41,7 +41,8 @@ def token_weights(
     aggregation: Literal["token_mean", "action_mean", "trajectory_mean", "fixed_length"],
     fixed_length: int | None,
 ) -> Floats:
-    """Weights [N] such that the loss of the examples with K tokens is (1 / K) * sum of weight * loss; 0 for other examples.
+    """Return weights [N] such that the loss of the examples with K tokens is (1 / K) * sum of weight * loss; 0 for other
+    examples.
 
     token_mean: 1 (L0's equation). action_mean: the mean over an action's tokens, then over actions. trajectory_mean: the mean
     over a trajectory's tokens, then over trajectories (GRPO). fixed_length: a trajectory's sum over `fixed_length`, then the mean

@@ -55,8 +55,8 @@ class Forest:
     """
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        """Raises UpdateError if an example's advantages are not those of its sampled steps, if log-probs do not match ids or
-        are not finite, or if a sampled token has no token before it from which it is predicted.
+        """Merge the examples. Raises UpdateError if an example's advantages are not those of its sampled steps, if log-probs do
+        not match ids or are not finite, or if a sampled token has no token before it from which it is predicted.
         """
         self.ids: list[Ints] = []
         self.parent: list[int] = []
@@ -76,7 +76,7 @@ class Forest:
 
     @property
     def engine_logprob_N(self) -> Floats:
-        """The engine's log-probs of all targets."""
+        """Return the engine's log-probs of all targets."""
         return _joined(np.float64, [action.logprobs_T for action in self.actions])
 
     def of(self, examples: Sequence[int]) -> list[int]:
@@ -169,14 +169,14 @@ class Forest:
         return node
 
     def _predictors(self, node: int, span: Mapping[int, tuple[int, int]]) -> Ints:
-        """For each token of a merged node, the index of the token before it on its root path."""
+        """Return for each token of a merged node the index of the token before it on its root path."""
         start, parent = span[node][0], self.parent[node]
         before = span[parent][0] + len(self.ids[parent]) - 1
         return np.concatenate([[before], np.arange(start, start + len(self.ids[node]) - 1)])
 
 
 def chain(ids: Sequence[int]) -> PackedTree:
-    """One plain sequence as a tree; every token except the first is a target, without advantage."""
+    """Return one plain sequence as a tree; every token except the first is a target, without advantage."""
     count = len(ids)
     tokens = np.array(ids, dtype=np.int64)
     return PackedTree(
@@ -192,7 +192,7 @@ def chain(ids: Sequence[int]) -> PackedTree:
 
 
 def _joined(kind: type[Number], parts: Sequence[npt.NDArray[Number]]) -> npt.NDArray[Number]:
-    """One array of all parts; an empty one where there are none."""
+    """Return one array of all parts; an empty one where there are none."""
     return np.concatenate([np.zeros(0, dtype=kind), *parts])
 
 
@@ -200,7 +200,7 @@ def _check(example: Example) -> None:
     sampled = set()
     for index, node in enumerate(example.nodes):
         if not ROOT <= node.parent < index:
-            raise UpdateError(f"node {index} stands before its parent {node.parent}")
+            raise UpdateError(f"node {index} comes before its parent {node.parent}")
         if not node.sampled:
             continue
         sampled.add(node.step)

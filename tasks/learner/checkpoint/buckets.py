@@ -31,7 +31,7 @@ class Buckets:
         return [bucket for buckets in self._files.values() for bucket in buckets]
 
     def filled(self, device: torch.device) -> Iterator[Tensor]:
-        """Of each bucket in turn its bytes: one uint8 tensor on the device. The memory of one bucket is enough."""
+        """Yield the bytes of each bucket in turn: one uint8 tensor on the device. The memory of one bucket is enough."""
         for path, buckets in self._files.items():
             with safe_open(path, "pt") as file:
                 for bucket in buckets:

@@ -15,7 +15,7 @@ from nbrl.tasks.learner.process.ranks import Ranks
 
 
 class CloudCheckpoints:
-    """A Shelf on a cloud. What this rank writes, and what it reads, lies on the disk of its machine meanwhile."""
+    """A CheckpointStore on a cloud. What this rank writes, and what it reads, lies on the disk of its machine meanwhile."""
 
     def __init__(self, storage: Storage, nodes: NodeSettings, ranks: Ranks) -> None:
         self._storage, self._ranks, self._beside, self._cache = storage, ranks, ranks.apart(), NodeCache(nodes)
@@ -24,7 +24,7 @@ class CloudCheckpoints:
         self._writing_states, self._my_states = ExitStack(), Path()
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
-        """Does not verify objects; readers check them against the manifest."""
+        """Return the earlier result without verifying objects; readers check them against the manifest."""
         checkpoint = order.checkpoint_out
         try:
             manifest = read_manifest(self._storage.read_bytes(f"{checkpoint}/{MANIFEST}"), self._storage.uri(checkpoint))
@@ -89,6 +89,6 @@ class CloudCheckpoints:
         return self._cache.lease(self._storage, checkpoint, part)
 
     def _empty(self, writing: ExitStack, name: str) -> Path:
-        """Collective. An empty folder of this rank, until `writing` is closed."""
+        """Collective. Return an empty folder of this rank, until `writing` is closed."""
         writing.close()
         return self._ranks.together(lambda: writing.enter_context(self._cache.scratch(name)))

@@ -1,4 +1,4 @@
-"""What a pickle describes, without making anything of it: it may name any program, and more than a memory holds."""
+"""Reads what a pickle describes without making it: it may name any program, and more than a memory holds."""
 
 from dataclasses import dataclass
 from pickletools import genops
@@ -30,8 +30,8 @@ class Pairs(list[tuple[Any, Any]]):
 
 
 def described(data: bytes) -> Any:
-    """Return the value, of plain ones, lists, tuples, Pairs, Named and Made. Raises ValueError for a pickle of anything else, and
-    LookupError for one that is damaged.
+    """Return the value, made of plain ones, lists, tuples, Pairs, Named and PickledObject. Raises ValueError for a pickle of
+    anything else, and LookupError for one that is damaged.
     """
     stack: list[Any] = []
     below: list[list[Any]] = []  # the stacks below each mark

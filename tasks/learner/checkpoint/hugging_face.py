@@ -37,8 +37,8 @@ def gather_weights(policy: PolicyModel, ranks: Ranks, device: torch.device, dtyp
 
 
 def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
-    """Rank 0 only. The weights become numbers of `dtype`. Everything else is copied from the source folder, so the tokenizer,
-    the chat template and the configuration do not change, but for the dtype that config.json names.
+    """Write the folder, on rank 0 only. The weights become numbers of `dtype`. Everything else is copied from the source folder,
+    so the tokenizer, the chat template and the configuration do not change, but for the dtype that config.json names.
     """
     policy.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
     for entry in copied_with_weights(Path(source)):

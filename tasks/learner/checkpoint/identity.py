@@ -30,7 +30,7 @@ def order_digest(order: UpdateOrder, tables: OrderTables, start: str) -> str:
 
 
 def _content_digest(table: pa.Table) -> str:
-    """SHA-256 of what a Parquet file holds: its bytes differ with the version of the library that wrote it."""
+    """Return the SHA-256 of what a Parquet file holds: its bytes differ with the version of the library that wrote it."""
     table, buffer = table.replace_schema_metadata().combine_chunks(), io.BytesIO()
     with pa.ipc.new_stream(buffer, table.schema) as stream:
         stream.write_table(table)

@@ -21,7 +21,7 @@ from nbrl.tasks.learner.process.ranks import Ranks
 
 
 class LocalCheckpoints:
-    """A Shelf on a folder."""
+    """A CheckpointStore on a folder."""
 
     def __init__(self, storage: Storage, ranks: Ranks) -> None:
         self._storage, self._ranks = storage, ranks
@@ -58,7 +58,7 @@ class LocalCheckpoints:
         return self._empty(self._states(out))
 
     def add_states(self, out: str) -> None:
-        """Rank 0 alone knows that all have written, once its own writing has ended."""
+        """Add the states, on rank 0 alone: it knows that all have written, once its own writing has ended."""
         if self._ranks.rank:
             return
         folder, states = self._folder(out), self._states(out)
@@ -97,7 +97,7 @@ class LocalCheckpoints:
         return folder.with_name(f"{folder.name}.states.partial")
 
     def _empty(self, folder: Path) -> Path:
-        """Collective. The folder, without what an interrupted order left in it."""
+        """Collective. Return the folder, without what an interrupted order left in it."""
 
         def clear() -> None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -25,15 +25,15 @@ MOST = 1 << 62  # of sizes and places
 
 
 class _MisfitError(Exception):
-    """It is something else than what torch writes."""
+    """The metadata are not what torch writes."""
 
 
 def _state(value: Any, kind: type) -> dict[str, Any]:
     """Return the fields of an object of one of torch's classes."""
     if not isinstance(value, PickledObject) or value.kind != Named(kind.__module__, kind.__name__):
         named = value.kind if isinstance(value, PickledObject) else type(value).__name__
-        told = ".".join(map(str, named)) if isinstance(named, Named) and all(type(each) is str for each in named) else "something"
-        raise _MisfitError(f"it holds {told[:80]} where a {kind.__name__} belongs")
+        name = ".".join(map(str, named)) if isinstance(named, Named) and all(type(each) is str for each in named) else "something"
+        raise _MisfitError(f"it holds {name[:80]} where a {kind.__name__} belongs")
     return {_text(name): each for name, each in _pairs(value.state)}
 
 
@@ -105,7 +105,7 @@ def _place(value: Any) -> _StorageInfo:
 
 
 class ShardedReader(FileSystemReader):
-    """Torch's reader of a folder, for one that anybody may have made."""
+    """Torch's reader of a folder, for one that may be hostile."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> descriptions.Metadata:
         """Return the metadata. Raises UpdateError where they cannot be read."""

@@ -114,7 +114,7 @@ def _rank() -> str:
 
 
 def _generators() -> dict[str, Tensor]:
-    """States of this rank's generators: the host's, and its GPU's where it uses one."""
+    """Return the states of this rank's generators: the host's, and its GPU's where it uses one."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()

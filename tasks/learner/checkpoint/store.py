@@ -1,4 +1,4 @@
-"""Where the ranks put a checkpoint and find it again: on a folder that all of them see, or on a cloud.
+"""Where the ranks store a checkpoint and find it again: on a folder that all of them see, or on a cloud.
 
 A checkpoint has `hf/` (safetensors, to serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json`
 (the result of the order) and `manifest.json` (the SHA-256 of every file). Unless the order wants none, it also
@@ -16,7 +16,7 @@ from nbrl.tasks.learner.process.ranks import Ranks
 
 
 class CheckpointStore(Protocol):
-    """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete, and so are its states."""
+    """One rank's access to the checkpoints of a storage. A checkpoint is either absent or complete, and so are its states."""
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
         """Return the result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this
@@ -25,7 +25,7 @@ class CheckpointStore(Protocol):
         ...
 
     def begin(self, out: str) -> Path:
-        """Collective. An empty folder into which this rank writes its part of the checkpoint `out`."""
+        """Collective. Return an empty folder into which this rank writes its part of the checkpoint `out`."""
         ...
 
     def abandon(self, out: str) -> None:
@@ -39,11 +39,11 @@ class CheckpointStore(Protocol):
         ...
 
     def begin_states(self, out: str) -> Path:
-        """Collective. As `begin`, for states that are added later."""
+        """Collective. Return a folder as `begin` does, for states that are added later."""
         ...
 
     def add_states(self, out: str) -> None:
-        """Collective, and may run beside anything else. Add the states that all ranks have written to the finished `out`."""
+        """Collective, and may run beside other work. Add the states that all ranks have written to the finished `out`."""
         ...
 
     def abandon_states(self, out: str) -> None:
@@ -56,7 +56,7 @@ class CheckpointStore(Protocol):
 
 
 def store_on(storage: Storage, nodes: NodeSettings, ranks: Ranks) -> CheckpointStore:
-    """Return each kind is imported where it is needed, because both import this module's types."""
+    """Return the store for a storage. Each kind is imported where it is needed, because both import this module's types."""
     if storage.is_local:
         from nbrl.tasks.learner.checkpoint.local_store import LocalCheckpoints
 

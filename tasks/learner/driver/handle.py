@@ -92,12 +92,13 @@ class LearnerHandle:
             self._mailbox.stop.remote()
 
     def stop(self, timeout: float = 30.0) -> str:
-        """End them, and wait: Ray would end this process if it were shut down while the run's thread still asks for something.
+        """End the workers, and wait: Ray would end this process if it were shut down while the run's thread still asks for
+        something.
 
-        Returns with what error they ended, if with one.
+        Returns the error with which they ended, if any.
 
-        Ranks that do not look for orders, since they are loading, meet the end of the mailbox; for one in a long step nobody
-        waits longer than twice the timeout, and it ends with the cluster.
+        Ranks that do not look for orders, since they are loading, find the mailbox ended; a rank in a long step is waited for no
+        longer than twice the timeout, and ends with the cluster.
         """
         self.end()
         with suppress(TimeoutError):

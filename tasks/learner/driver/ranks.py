@@ -1,4 +1,4 @@
-"""What the driver and Ray Train's controller know of the ranks. It imports no torch, which would take both seconds."""
+"""The driver's and Ray Train's side of the ranks. It imports no torch, which would take both seconds."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ class _Backend(Backend):
 
 @dataclass
 class MeetThemselves(BackendConfig):
-    """Ranks join their process group by themselves (worker.py)."""
+    """Lets ranks join their process group by themselves (worker.py)."""
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -57,7 +57,7 @@ class LearnerTrainer(DataParallelTrainer):
 
 @dataclass(frozen=True)
 class Reply:
-    """Either a result, or the error: an UpdateError if the order was refused, or what kept it from being carried out."""
+    """Either a result, or the error: an UpdateError if the order was refused, or the fault that stopped it."""
 
     result: Result
     error: UpdateError | StorageError | None = None

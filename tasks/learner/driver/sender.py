@@ -1,4 +1,4 @@
-"""Rank 0 gives weights to engines without a storage between: those of a checkpoint, from where its machine has them."""
+"""Sends weights from rank 0 to engines without the storage: those of a checkpoint, from its machine's copy."""
 
 import base64
 import pickle

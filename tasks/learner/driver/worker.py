@@ -47,7 +47,9 @@ def joined(device: torch.device, rank: int, ranks: int) -> Iterator[None]:
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Errors of an order are answered and the loop continues; any other error ends this rank, and with it the run."""
+    """Carry out orders until stopped. Errors of an order are answered and the loop continues; any other error ends this rank, and
+    with it the run.
+    """
     settings: UpdateSettings = config["settings"]
     context = ray.train.get_context()
     torch.set_num_threads(settings.threads_per_worker)
@@ -59,7 +61,7 @@ def loop(config: dict[str, Any]) -> None:
 
 
 def out_of_memory(error: Exception) -> UpdateError:
-    """Return what the order ends with, in a sentence."""
+    """Return the error for an order that ran out of memory, in a sentence."""
     reason = " ".join(str(error).split())[:200]
     return UpdateError(
         "a GPU has too little memory for the update: lower update.tokens_per_micro_batch, set update.activation_checkpointing to "

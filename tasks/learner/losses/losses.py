@@ -11,7 +11,7 @@ KL_CLAMP = 10.0  # nats; beyond it exp(d) of k3 would decide the whole gradient
 
 
 def ppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: PpoLoss) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate (arXiv 1707.06347, equation 7) with separate bounds on either side (DAPO, arXiv 2503.14476,
+    """Compute PPO's clipped surrogate (arXiv 1707.06347, equation 7) with separate bounds on either side (DAPO, arXiv 2503.14476,
     equation 8) and the dual clip (arXiv 1912.09729).
 
     -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most -c A, with r = exp(logp - old).
@@ -32,12 +32,12 @@ def ppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: PpoLoss) -
 
 
 def policy_gradient(logp_N: Tensor, advantage_N: Tensor) -> Tensor:
-    """-A log pi: the gradient of the sum is -sum over tokens of advantage * grad log pi(token)."""
+    """Return -A log pi: the gradient of the sum is -sum over tokens of advantage * grad log pi(token)."""
     return -(advantage_N * logp_N)
 
 
 def mean_within(value_N: Tensor, owner_N: Tensor) -> Tensor:
-    """For each token the mean of `value_N` over the tokens with the same owner, which must all be present."""
+    """Return for each token the mean of `value_N` over the tokens with the same owner, which must all be present."""
     names_A, local_N = torch.unique(owner_N, return_inverse=True)
     sums_A = torch.zeros(len(names_A), dtype=value_N.dtype, device=value_N.device).index_add(0, local_N, value_N)
     mean_A = sums_A / torch.bincount(local_N, minlength=len(names_A))
@@ -45,7 +45,7 @@ def mean_within(value_N: Tensor, owner_N: Tensor) -> Tensor:
 
 
 def cispo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: CispoLoss) -> tuple[Tensor, Tensor]:
-    """CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
+    """Compute CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
 
     -sg(clip(r, 1 - low, 1 + high)) A log pi: the weight is clipped and constant, so no token loses its gradient.
     """
@@ -55,7 +55,8 @@ def cispo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: CispoLos
 
 
 def dppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: DppoLoss) -> tuple[Tensor, Tensor]:
-    """DPPO with the binary total variation (arXiv 2602.04879): a trust region of probabilities where PPO has one of ratios.
+    """Compute DPPO with the binary total variation (arXiv 2602.04879): a trust region of probabilities where PPO has one of
+    ratios.
 
     -r A with r = exp(logp - old), without a gradient where the probability of the token has already moved by more than delta
     in the direction of A: above for A > 0, below for A < 0.
@@ -67,7 +68,7 @@ def dppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: DppoLoss)
 
 
 def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, settings: GspoLoss) -> tuple[Tensor, Tensor]:
-    """GSPO (arXiv 2507.18071). The sequence is the sampled action of one step, because an advantage belongs to an action.
+    """Compute GSPO (arXiv 2507.18071). The sequence is the sampled action of one step, because an advantage belongs to an action.
 
     -min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean over the action of logp - old): equation 5, s from equation 7.
 
@@ -101,7 +102,7 @@ class TisWeights(NamedTuple):
 
 
 def tis_weights(log_N: Tensor, action_N: Tensor, trajectory_log_N: Tensor | None, settings: TisSettings) -> TisWeights:
-    """Weights from the constant log w of each token, w = pi_trainer / pi_engine, and the bounds [low, high].
+    """Return weights from the constant log w of each token, w = pi_trainer / pi_engine, and the bounds [low, high].
 
     truncate: w held within them (from above only: Yao et al., "Your efficient RL framework secretly brings you off-policy RL
     training", 2025). mask_tokens: w within them, else 0 (IcePop, arXiv 2510.18855, with [0.5, 5]). mask_actions: the same of the
@@ -123,7 +124,7 @@ def tis_weights(log_N: Tensor, action_N: Tensor, trajectory_log_N: Tensor | None
 
 
 def interpolated(logp_N: Tensor, engine_N: Tensor, staleness: int) -> Tensor:
-    """Log-probs of the policy before the step without a pass over it (A-3PO, arXiv 2512.06547).
+    """Return log-probs of the policy before the step without a pass over it (A-3PO, arXiv 2512.06547).
 
     log mu + alpha (log pi - log mu), constant: between the policy mu that sampled and the current one pi, whose versions lie
     `staleness` + 1 updates apart, of which the policy before the step has gone alpha = staleness / (staleness + 1) of the way.
@@ -132,7 +133,7 @@ def interpolated(logp_N: Tensor, engine_N: Tensor, staleness: int) -> Tensor:
 
 
 def kl(estimator: Literal["k1", "k2", "k3"], logp_N: Tensor, reference_N: Tensor) -> Tensor:
-    """With d = logp_ref - logp within +-KL_CLAMP: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
+    """Return the KL per token. With d = logp_ref - logp within +-KL_CLAMP: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
 
     k1 and k3 are unbiased, k2 and k3 never negative. As a term of the loss, k2 has on average the gradient of this KL, k3 that
     of KL(reference || policy), and k1 none (arXiv 2506.09477).

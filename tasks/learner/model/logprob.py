@@ -14,7 +14,7 @@ WHOLE = {"cpu": 1, "cuda": 128}
 
 
 def target_logprobs(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
-    """log softmax(hidden @ weight.T) at the targets, [N] in float32 (float64 for float64).
+    """Return log softmax(hidden @ weight.T) at the targets, [N] in float32 (float64 for float64).
 
     Neither pass holds more than LOGITS_AT_ONCE logits or gradients of them, or WHOLE of each target; the backward pass
     recomputes them, and computes a weight gradient only if the weight requires one. Each row of that gradient is written once,
@@ -65,8 +65,8 @@ class _TargetLogprobs(Function):
 
 
 def _logits(hidden_ND: Tensor, part_WD: Tensor) -> Tensor:
-    """Logits of a slice. On a GPU those of 16-bit numbers are summed and kept in float32: 16 bits tell logits of 16 and more
-    apart in steps of 1/8.
+    """Return the logits of a slice. On a GPU those of 16-bit numbers are summed and kept in float32: 16 bits represent logits of
+    16 and more in steps of 1/8.
     """
     if hidden_ND.device.type == "cuda" and hidden_ND.dtype.itemsize == 2:
         return torch.mm(hidden_ND, part_WD.T, out_dtype=torch.float32)
@@ -74,13 +74,13 @@ def _logits(hidden_ND: Tensor, part_WD: Tensor) -> Tensor:
 
 
 def _exp(logits_NW: Tensor, less_N: Tensor) -> Tensor:
-    """exp(logits - less) in the dtype of `less_N`; the logits are overwritten where they have that dtype."""
+    """Return exp(logits - less) in the dtype of `less_N`; the logits are overwritten where they have that dtype."""
     out = logits_NW if logits_NW.dtype == less_N.dtype else None
     return torch.sub(logits_NW, less_N[:, None], out=out).exp_()
 
 
 def _slices(hidden_ND: Tensor, weight_VD: Tensor) -> list[tuple[int, Tensor]]:
-    """Runs of the vocabulary, each with its first id."""
+    """Yield runs of the vocabulary, each with its first id."""
     device = hidden_ND.device.type
     whole = WHOLE[device]
     width = max(1, LOGITS_AT_ONCE[device] // max(1, len(hidden_ND)) // whole) * whole

@@ -17,7 +17,7 @@ class PolicyModel(nn.Module):
     """
 
     def __init__(self, lm: PreTrainedModel) -> None:
-        """Raises UpdateError if the model's last layer is more than one matrix."""
+        """Wrap the model. Raises UpdateError if its last layer is more than one matrix."""
         super().__init__()
         self.lm = lm.eval()
         head = lm.get_output_embeddings()
@@ -27,7 +27,7 @@ class PolicyModel(nn.Module):
             )
 
     def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor, target_N: Tensor) -> Tensor:
-        """logp_N in float32 (float64 for a float64 model)."""
+        """Return logp_N in float32 (float64 for a float64 model)."""
         out = self.lm.base_model(
             input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
         )
@@ -50,7 +50,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor) -> Tensor:
-        """value_N in float32 (float64 for a float64 model)."""
+        """Return value_N in float32 (float64 for a float64 model)."""
         out = self.base_model(
             input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
         )

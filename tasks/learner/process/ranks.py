@@ -27,7 +27,7 @@ class Ranks:
         self._group: dist.ProcessGroup | None = None
 
     def apart(self) -> Self:
-        """Collective. The same ranks for a thread of their own: collectives of one group must not interleave."""
+        """Collective. Return the same ranks for a thread of their own: collectives of one group must not interleave."""
         other = copy(self)
         other._group = dist.new_group(backend="gloo")
         return other
@@ -37,14 +37,16 @@ class Ranks:
         self.together(work if self.rank == 0 else lambda: None)
 
     def from_first(self, work: Callable[[], Value]) -> Value:
-        """Collective. What the work gives on rank 0, which alone does it; a failure raises UpdateError on every rank."""
+        """Collective. Return the result of the work on rank 0, which alone does it; a failure raises UpdateError on every
+        rank.
+        """
         value = self.together(work if self.rank == 0 else lambda: None)
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self._group)
         return cast(Value, values[0])
 
     def gathered(self, value: Value) -> list[Value]:
-        """Collective. The values of all ranks, in their order."""
+        """Collective. Return the values of all ranks, in their order."""
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value, group=self._group)
         return values
@@ -70,7 +72,7 @@ class Ranks:
 
 
 def give_back(device: torch.device) -> None:
-    """Give back what a rank on the device keeps free.
+    """Release the free memory that a rank on the device keeps.
 
     On the CPU, pages of the C library: passes over trees of many sizes leave its heap in pieces, so that it grows from step to
     step although less and less of it is in use. On a GPU, blocks that torch keeps for the next pass: an engine may share it.
@@ -119,7 +121,7 @@ class Timer:
             self._add(name, time.perf_counter() - started)
 
     def metrics(self) -> dict[str, float]:
-        """`seconds/<phase>` of every phase so far, and `seconds/total`; waits for what a GPU still does."""
+        """Return `seconds/<phase>` of every phase so far, and `seconds/total`; waits for what a GPU still does."""
         if self._marks:
             torch.cuda.synchronize()
             for name, first, last in self._marks:

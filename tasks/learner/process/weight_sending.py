@@ -14,7 +14,7 @@ from nbrl.infra.engine.weight_group import WeightGroup
 class WeightSending:
     """Listens at an address, on any free port, until it is closed. Each wait for the engines ends after `limit_s`.
 
-    What goes wrong raises RuntimeError, as torch has it.
+    Errors are RuntimeError, as torch raises them.
     """
 
     def __init__(self, address: str, limit_s: float) -> None:
@@ -52,7 +52,7 @@ class WeightSending:
         dist.broadcast(tensor, src=0, group=self._group)
 
     def close(self) -> None:
-        """Engines that still wait for something are told by the end of their connections."""
+        """Close the connections, which ends the waits of engines."""
         if self._group is not None:
             dist.destroy_process_group(self._group)
         self._group = self._store = None

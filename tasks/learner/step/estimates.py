@@ -66,7 +66,9 @@ def _estimated(
 def _over_tokens(
     returns: Sequence[Floats], targets: Targets, place_A: Sequence[int], settings: AdvantageSettings, value_N: Floats
 ) -> Estimates:
-    """GAE over the tokens of each step, whitened over all tokens of the batch, from the returns of the steps by example."""
+    """Compute GAE over the tokens of each step, whitened over all tokens of the batch, from the returns of the steps by
+    example.
+    """
     tokens = [
         token_gae(returns[e][p], value_N[first : first + count].tolist(), settings.token_gamma, settings.token_lam)
         for e, p, first, count in zip(targets.example_A, place_A, targets.first_A, targets.count_A, strict=True)
@@ -75,7 +77,7 @@ def _over_tokens(
 
 
 def explained_variance(value_N: Floats, estimates: Estimates) -> float:
-    """1 - Var(R - V) / Var(R) over the tokens whose value is trained; 0 if all returns are equal."""
+    """Return 1 - Var(R - V) / Var(R) over the tokens whose value is trained; 0 if all returns are equal."""
     assert estimates.return_N is not None
     returns, values = estimates.return_N[estimates.valued_N], value_N[estimates.valued_N]
     spread = returns.var()
@@ -89,7 +91,7 @@ def _broadcast(step_advantages: Sequence[Floats], targets: Targets, place_A: Seq
 
 
 def _step_values(batch: Batch, targets: Targets, place_A: Sequence[int], value_N: Floats) -> list[Floats]:
-    """Values by example and step. A step without a sampled token has the value of the next step, and 0 at the end."""
+    """Return the values by example and step. A step without a sampled token has the value of the next step, and 0 at the end."""
     first_values: list[dict[int, float]] = [{} for _ in batch.steps]
     for example, place, first in zip(targets.example_A, place_A, targets.first_A, strict=True):
         first_values[example][place] = value_N[first]

@@ -16,7 +16,9 @@ WEIGHT, SQUARE = "weight", "square"  # sums over tokens of w = pi_trainer / pi_e
 
 
 def ess_share(mean: float, mean_square: float) -> float:
-    """Effective sample size of the batch as a share of its tokens, (sum w)^2 / (N sum w^2) (Kish 1965): 1 if all w are equal."""
+    """Return the effective sample size of the batch as a share of its tokens, (sum w)^2 / (N sum w^2) (Kish 1965): 1 if all w are
+    equal.
+    """
     return mean**2 / mean_square
 
 
@@ -44,7 +46,7 @@ class MetricSums:
             self._by_name[name] = value
 
     def gather(self) -> dict[str, float]:
-        """Collective. The sums or maxima over all ranks."""
+        """Collective. Return the sums or maxima over all ranks."""
         names = sorted(self._by_name)
         if not names:
             return {}

@@ -69,11 +69,11 @@ class OptimizedModel:
 
     @property
     def steps(self) -> int:
-        """Taken so far."""
+        """Return the number of steps taken."""
         return self._steps
 
     def tensors(self) -> Iterator[Tensor]:
-        """The trained weights and their moments, in the order of the weights."""
+        """Yield the trained weights and their moments, in the order of the weights."""
         for parameter in self._optimizer.param_groups[0]["params"]:
             moments = self._optimizer.state[parameter]
             yield from (parameter, moments["exp_avg"], moments["exp_avg_sq"])
@@ -87,7 +87,7 @@ class OptimizedModel:
         sharded_state.check(folder, self._model)
 
     def load(self, folder: Path) -> None:
-        """Collective. Raises UpdateError on every rank if any could not read."""
+        """Collective. Load the state. Raises UpdateError on every rank if any could not read."""
         self._steps = sharded_state.load(folder, self._model, self._optimizer)
 
 
@@ -129,7 +129,7 @@ def digest_of(models: Iterable[OptimizedModel], device: torch.device) -> str:
 
 
 def _sum(tensor: Tensor) -> Tensor:
-    """Of this rank's part, eight bytes at a time: without a copy, and as fast as memory is read."""
+    """Return the sum of this rank's part, eight bytes at a time: without a copy, and as fast as memory is read."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     bytes_B = local.detach().contiguous().view(-1).view(torch.uint8)
     whole = len(bytes_B) // 8 * 8

@@ -38,7 +38,7 @@ class Passes:
         self._policy, self._reference, self._critic = policy, reference, critic
 
     def compute_constants(self, batch: Batch, estimate: AdvantageSettings | None) -> tuple[BatchConstants, dict[str, float]]:
-        """Forward what must be known of the whole batch before its first step; nothing with default settings."""
+        """Forward the values of the whole batch that are needed before its first step; none with default settings."""
         settings = self._settings
         several = settings.steps_per_batch > 1
         models: dict[str, PolicyModel | Unadapted | Critic] = {}
@@ -111,12 +111,12 @@ class Passes:
         )
 
     def logprobs(self, tree: PackedTree) -> list[float]:
-        """Log-probs of a tree's targets under the policy."""
+        """Return the log-probs of a tree's targets under the policy."""
         with torch.no_grad():
             return _forward(self._policy, to_device(tree, self._device)).tolist()
 
     def action_logprobs(self, forest: Forest, actions: Sequence[int]) -> list[list[float]]:
-        """Log-probs of the tokens of some actions under the policy, by action. Each rank forwards its share."""
+        """Return the log-probs of the tokens of some actions under the policy, by action. Each rank forwards its share."""
         logp_N = torch.zeros(forest.targets, dtype=torch.float64, device=self._device)
         with torch.no_grad():
             for micro in self._micro_batches(forest, self._partition(forest, actions)):
@@ -131,14 +131,14 @@ class Passes:
             return partition(forest, actions, self._ranks.count, budget, cost_of(self._policy.lm))
 
     def _micro_batches(self, forest: Forest, shares: Partition) -> Iterator[MicroBatch]:
-        """The micro-batches of this rank; every rank has the same number."""
+        """Yield the micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
                 micro = to_device(forest.pack(actions), self._device)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:
-        """Log-probs of the reference in the loss's KL; None without a KL in the loss."""
+        """Return the log-probs of the reference in the loss's KL; None without a KL in the loss."""
         if self._reference is None or self._settings.kl_in_reward:
             return None
         if constants.reference_N is not None:
@@ -148,7 +148,7 @@ class Passes:
 
 
 def _forward(model: PolicyModel | Unadapted | Critic, micro: MicroBatch) -> Tensor:
-    """Log-probs of the targets, or the values of the states in which they were sampled."""
+    """Return the log-probs of the targets, or the values of the states in which they were sampled."""
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
     out_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
     root = model.policy_model if isinstance(model, Unadapted) else model

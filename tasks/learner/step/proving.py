@@ -1,4 +1,4 @@
-"""What proves an update: log-probs for the publish that follows, and those of the sampled tokens before the first step."""
+"""The proof of an update: log-probs for the publish that follows, and those of the sampled tokens before the first step."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int3
 
 
 def proof_actions(forest: Forest, seed: int) -> list[int]:
-    """Numbers of some actions, all of one trajectory after another in an order that `seed` decides.
+    """Return the numbers of some actions, all of one trajectory after another in an order that `seed` decides.
 
     Those that fit into PROOF_TOKENS, until they have PROOF_TARGETS; the first one always, so that there is something to judge.
     """
@@ -77,13 +77,16 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
 
 
 def mismatch_before(forest: Forest, before_N: Floats) -> Mismatch | None:
-    """Of the engine's log-probs of the sampled tokens and the trainer's before the first step, which are NaN where unknown."""
+    """Return the mismatch of the engine's log-probs of the sampled tokens and the trainer's before the first step, NaN where
+    unknown.
+    """
     known_N = ~np.isnan(before_N)
     return Mismatch.of((forest.engine_logprob_N - before_N)[known_N].tolist()) if known_N.any() else None
 
 
 def gather_token_logprobs(constants: BatchConstants, targets: Targets, examples: list[int], first_N: Tensor) -> Floats:
-    """Collective. Log-probs [N] under the policy before the first optimiser step, NaN where it forwarded nothing before that.
+    """Collective. Return the log-probs [N] under the policy before the first optimiser step, NaN where it forwarded nothing
+    before that.
 
     `first_N` has what this rank forwarded in the first step, which is of `examples`, and 0 elsewhere.
     """

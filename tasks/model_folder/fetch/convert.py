@@ -1,6 +1,7 @@
 """A GGUF file as a Hugging Face folder, by transformers.
 
-What it reads otherwise than llama.cpp it does not always refuse: a model comes into the catalogue once tests have compared it.
+It does not always refuse a file that it reads in another way than llama.cpp: a model is in the catalogue once tests have compared
+it.
 """
 
 import importlib.util

@@ -16,7 +16,7 @@ from nbrl.tasks.model_folder.source import PATTERNS, PolicySettings, lacks, snap
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """An empty folder that becomes `target` when the block ends; if the block fails, nothing of it remains.
+    """Yield an empty folder that becomes `target` when the block ends; if the block fails, nothing of it remains.
 
     Raises ConfigError if `target` exists or cannot be written, as on a full disk.
     """

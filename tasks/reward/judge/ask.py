@@ -35,15 +35,16 @@ class UngradedError(Exception):
 
 
 class RepelledError(UngradedError):
-    """The grader refused the prompt, or gave a reply that is no grade: the item may be why."""
+    """The grader refused the prompt, or replied with no grade: the item may be the cause."""
 
 
 @dataclass(frozen=True)
 class Grading(Generic[ItemT]):
-    """What a grader is asked of an item, and which grades there are. An item is a tuple of values that JSON has.
+    """The request for the grade of an item, and the possible grades. An item is a tuple of values that JSON has.
 
-    `said` is all that the grader reads but the item. `messages` returns a prompt, with True one after a reply that could not be
-    read. An item that repels the grader has the grade `repelled` if there are `probes` for it and the grader grades all of them.
+    `said` is everything that the grader reads besides the item. `messages` returns a prompt, with True one after a reply that
+    could not be read. An item that repels the grader has the grade `repelled` if there are `probes` for it and the grader grades
+    all of them.
     """
 
     place: str  # of the settings in a recipe
@@ -60,7 +61,7 @@ class Grading(Generic[ItemT]):
         return hashlib.sha256(json.dumps(self.said).encode()).hexdigest()
 
     def key(self, item: ItemT) -> str:
-        """Return the key of a grade: made of the model, what is said to it, the limit of tokens, and the item."""
+        """Return the key of a grade: made of the model, its instructions, the limit of tokens, and the item."""
         content = [self.settings.name, self.said_digest, self.settings.max_tokens, *item]
         return judgement(hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
@@ -114,7 +115,7 @@ async def ask_all(
         raise RewardError(f"{place}.key: {error}") from error
 
     def say_once(text: str) -> None:
-        """Report each trouble of the server once, for many requests have the same."""
+        """Report each fault of the server once, since many requests have the same."""
         trouble = text.partition(";")[0]
         if trouble not in said:
             said.add(trouble)
@@ -145,7 +146,7 @@ async def ask_all(
 
 
 async def _graded(policy: ChatPolicy, item: ItemT, grading: Grading[ItemT]) -> tuple[str, str]:
-    """Return a grade with the reply that gave it, or with why the item repels the grader. Raises UngradedError."""
+    """Return a grade with the reply that gave it, or with the reason why the item repels the grader. Raises UngradedError."""
     try:
         return await _one(policy, item, grading)
     except RepelledError as error:

@@ -14,7 +14,7 @@ from nbrl.tasks.reward.score import check_unscored
 
 
 async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:
-    """Return the rows, of which NEEDED is read, with the columns `grade` and `ungraded`: what the judge said, or why it did not.
+    """Return the rows, of which NEEDED is read, with the columns `grade` and `ungraded`: the judge's grade, or why there is none.
 
     Grades that are on the storage are taken from there; only the others are asked for, each content once. Raises RewardError as
     soon as more trajectories have no grade than are allowed.
@@ -56,7 +56,7 @@ def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSetting
 
 
 def _places(rows: pa.Table) -> dict[JudgedAnswer, list[int]]:
-    """Return what is graded, with the rows that have it."""
+    """Return the items to grade, each with its rows."""
     places: dict[JudgedAnswer, list[int]] = {}
     if RULE in rows["rule"].unique().to_pylist():
         for place, row in enumerate(rows.select(NEEDED).to_pylist()):

@@ -1,6 +1,6 @@
-"""What a grader is asked, and how its reply is read. The answer that it grades is hostile: it may talk to the grader.
+"""The prompt of a grader, and the reading of its reply. The answer that it grades is hostile: it may talk to the grader.
 
-So question, references and answer stand in the prompt as JSON, from which no text gets out; and a reply counts only if its last
+So question, references and answer are in the prompt as JSON, from which no text gets out; and a reply counts only if its last
 line is a grade, and as right only if it has no other one.
 """
 
@@ -62,7 +62,7 @@ class JudgedAnswer(NamedTuple):
 
 
 def asked_of(row: Mapping[str, Any]) -> JudgedAnswer:
-    """Of a row with `question`, `answers` and `answer`; of an answer, the first ANSWER_CHARS characters."""
+    """Return the item of a row with `question`, `answers` and `answer`, whose first ANSWER_CHARS characters count."""
     return JudgedAnswer(row["question"], tuple(row["answers"]), row["answer"][:ANSWER_CHARS])
 
 

@@ -1,4 +1,4 @@
-"""Models that grade: the judge of answers to questions with the rule `judge`, and what it has in common with other graders."""
+"""Models that grade: the judge of answers to questions with the rule `judge`, and the settings it shares with other graders."""
 
 from pydantic import Field, field_validator
 
@@ -6,7 +6,7 @@ from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, FiniteModel
 
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")
-NEEDED = ["id", "rule", "question", "answers", "answer"]  # what it is told, or told by
+NEEDED = ["id", "rule", "question", "answers", "answer"]  # columns of its prompt
 GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
 
 

@@ -32,9 +32,9 @@ def option(text: str) -> str | None:
     does.
     """
     first, _, below = text.strip().partition("\n")
-    if below and len(text) <= LONGEST and (told := option(first)):  # with an explanation below it
-        others = {*_LATER.findall(below), *(each.upper() for each in _ANSWER.findall(below))} - {told}
-        return None if others else told
+    if below and len(text) <= LONGEST and (explained := option(first)):  # with an explanation below it
+        others = {*_LATER.findall(below), *(each.upper() for each in _ANSWER.findall(below))} - {explained}
+        return None if others else explained
     words = " ".join(_SPACE.sub(" ", text[: 2 * LONGEST]).split()).strip("*`").strip()
     if len(words) > LONGEST:
         return None
@@ -55,6 +55,6 @@ def option(text: str) -> str | None:
 
 
 def equal(answer: str, references: Sequence[str]) -> float:
-    """1.0 if the answer names the option of a reference."""
+    """Return 1.0 if the answer names the option of a reference."""
     given = option(answer)
     return float(given is not None and any(option(reference) == given for reference in references))

@@ -22,7 +22,7 @@ READY = "ready"
 def compare(
     rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Return what the program says of each comparison; see scorer.py. `modules` are files and folders that it needs besides.
+    """Return the result of each comparison by the program; see scorer.py. `modules` are files and folders that it needs besides.
 
     A comparison that ends the program has a fault; a program goes on after it. Raises RewardError if the program does not start.
     """
@@ -36,15 +36,15 @@ def compare(
 
 
 def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what the program said until it ended."""
+    """Return the output of the program until it ended."""
     lines = "".join(f"{json.dumps(each)}\n" for each in comparisons)
     command = [*confined_program(PROGRAM, modules), rule, str(CPU_S), str(WALL_S)]
     limit_s, limit_bytes = START_S + (WALL_S + 1) * len(comparisons), LINE_BYTES * (len(comparisons) + 1)
     done = exchange(command, lines.encode(), limit_s, limit_bytes)
     said = done.output.decode(errors="replace").splitlines()
     if said[:1] != [READY]:
-        told = (done.errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
-        reason = f"it took longer than {limit_s:g} s" if done.late else told
+        error = (done.errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+        reason = f"it took longer than {limit_s:g} s" if done.late else error
         raise RewardError(f"the program that compares answers by the rule {rule!r} does not start: {reason}")
     return [_object(line) for line in said[1 : len(comparisons) + 1]]
 

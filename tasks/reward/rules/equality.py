@@ -42,7 +42,7 @@ def _alone(found: Any) -> Any:
 
 
 def _vector(found: Any, other: Any) -> Any:
-    """Of a column or a row beside a tuple or a list its numbers: they are written as either."""
+    """Return the numbers of a column or a row beside a tuple or a list: they are written as either."""
     is_vector = (
         isinstance(found, sympy.MatrixBase) and 1 in found.shape and isinstance(other, Items) and other.around in ("(", "[")
     )
@@ -50,7 +50,7 @@ def _vector(found: Any, other: Any) -> Any:
 
 
 def _sides(wanted: Any, given: Any) -> tuple[Any, Any]:
-    """Both, and of an equation that says what a variable is its right side where the other is no relation."""
+    """Return both; of an equation for a variable its right side, where the other is no relation."""
     for one, other in ((wanted, given), (given, wanted)):
         if (
             isinstance(one, sympy.Eq)

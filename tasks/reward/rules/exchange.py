@@ -62,7 +62,7 @@ def exchange(command: Sequence[str], given: bytes, limit_s: float, limit_bytes: 
 
 
 def _written(stream: int, data: memoryview) -> memoryview:
-    """Return what of the data is left to write; nothing, once nobody reads it any more."""
+    """Return what of the data is left to write; nothing, once the other end is closed."""
     try:
         return data[os.write(stream, data[:CHUNK]) :]
     except BrokenPipeError:

@@ -115,7 +115,7 @@ def value(text: str) -> Any:
 
 
 def _alternatives(text: str) -> Any:
-    """Return what "x < 1 or x > 2" and "x > 1 and x < 2" are; None unless all parts are inequalities."""
+    """Return the set of "x < 1 or x > 2" or "x > 1 and x < 2"; None unless all parts are inequalities."""
     for joined, connective in ((JOINED_BY_OR, sympy.Or), (JOINED_BY_AND, sympy.And)):
         parts = joined.split(text)
         if len(parts) > 1:
@@ -145,7 +145,7 @@ def _apart(letters: str, integral: bool) -> str:
 
 
 def _read(text: str) -> Any:
-    """Return what math-verify makes of the text; None if nothing."""
+    """Return math-verify's value of the text; None if there is none."""
     read = parse(f"${text}$", parsing_timeout=None)
     return None if not read or isinstance(read[0], str) else read[0]
 
@@ -186,7 +186,7 @@ def _leaves(found: Any) -> Counter[str]:
 
 
 def _other(token: str, text: str) -> str:
-    """Something else in the place of a number, a letter or a command."""
+    """Return a replacement of a number, a letter or a command."""
     if token.startswith("\\"):
         return " "
     if token.isalpha():
@@ -195,7 +195,7 @@ def _other(token: str, text: str) -> str:
 
 
 def settled(found: Any) -> Any:
-    """Return what an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if
+    """Return the value that an equation states: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if
     it is false.
     """
     if isinstance(found, sympy.Eq) and isinstance(found.rhs, sympy.Set):
@@ -216,7 +216,9 @@ def settled(found: Any) -> Any:
 
 
 def with_symbols(found: Any) -> Any:
-    """With symbols of one kind, whatever assumptions math-verify has made; i is the imaginary unit where no other symbol is."""
+    """Return the value with symbols of one kind, whatever assumptions math-verify has made; i is the imaginary unit where no
+    other symbol is.
+    """
     symbols: set[Any] = getattr(found, "free_symbols", set())
     alone = {each.name for each in symbols} == {"i"}
     return found.xreplace({each: sympy.I if alone else variable(each.name) for each in symbols}) if symbols else found

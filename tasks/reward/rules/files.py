@@ -1,4 +1,4 @@
-"""Files that a trajectory made, compared with those that were expected. What was made is hostile: it is only ever parsed."""
+"""Files that a trajectory made, compared with those that were expected. Files of an agent are hostile: they are only parsed."""
 
 import base64
 import csv
@@ -28,7 +28,7 @@ def reference_of(expected: Mapping[str, bytes]) -> str:
 
 
 def judge(produced: Mapping[str, bytes], reference: str) -> Judged:
-    """Return all expected files must be there and right; partly right is the mean of how right each is. Others do not count.
+    """Judge the files: all expected ones must be there and right; partly right is the mean share of each. Others do not count.
 
     Tables (.csv, .tsv) are equal by their cells, numbers by value; .json by value; text (.txt, .md) by its lines, of which white
     space at the ends does not count; any other file by its bytes.
@@ -74,7 +74,9 @@ def _cells(data: bytes, delimiter: str) -> list[list[str]]:
 
 
 def _same_cell(one: str, other: str) -> bool:
-    """Equal as texts, or as decimal numbers, with an exponent or without; a number with leading zeros is a text."""
+    """Return whether cells are equal, as texts or as decimal numbers, with an exponent or without; a number with leading zeros is
+    a text.
+    """
     if one == other:
         return True
     if not (DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)):

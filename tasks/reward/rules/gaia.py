@@ -16,7 +16,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def equal(answer: str, answers: Sequence[str]) -> float:
-    """1 if the answer equals one of the references, else 0."""
+    """Return 1 if the answer equals one of the references, else 0."""
     return float(any(_equal(answer, reference) for reference in answers))
 
 

@@ -1,4 +1,4 @@
-"""What a rule says of one trajectory."""
+"""The verdict of a rule on one trajectory."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,5 @@
-"""What sets an answer apart from its value: emphasis, boxes and marks of Markdown and LaTeX, and the words of a sentence that
-says it.
+"""Removes what surrounds the value of an answer: emphasis, boxes and marks of Markdown and LaTeX, and the words of a sentence
+that says it.
 
 Those words change nothing of its value, and deny nothing. Any other word may ("twice", "cannot", "wrong"), so a sentence with
 one is no answer but its own whole text.
@@ -75,21 +75,21 @@ def unstressed(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """LaTeX of a number and its unit as plain text."""
+    """Return LaTeX of a number and its unit as plain text."""
     for mark, simple in _PLAIN:
         text = mark.sub(simple, text)
     return text.strip()
 
 
 def carries(words: str) -> bool:
-    """Return whether what stands around an answer leaves it as it is: words that carry a statement, single letters, and signs."""
+    """Return whether the words around an answer leave it as it is: words that carry a statement, single letters, and signs."""
     if _OF_ANSWER.search(words) or re.search(r"[\d\\√!%^+*/<>≤≥≠~≈]|[−-]\s*$", words):
         return False
     return all(len(word) == 1 or word.lower().replace("’", "'") in _CARRIERS for word in _WORD.findall(words))
 
 
 def said(text: str) -> str:
-    """Return what a sentence says that the answer is; the whole text where it is no such sentence."""
+    """Return the answer that a sentence states; the whole text if it is no such sentence."""
     text = _STRESSED_WORDS.sub(r"\2", text.strip())
     found = _SENTENCE.fullmatch(text) if len(text) <= LONGEST else None
     return found["said"] if found and carries(found["before"]) else text

@@ -26,7 +26,9 @@ _EXACT = Context(prec=400)
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError if the package cannot be used."""
+    """Return 1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError if the package cannot
+    be used.
+    """
     found = [0.0] * len(rows)
     asked: dict[int, dict[str, Any]] = {}
     for place, row in enumerate(rows):
@@ -34,7 +36,7 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
         verdicts = {each: _verdict(given, each) for each in row["answers"]}
         found[place] = float(True in verdicts.values())
         if not found[place] and (left := [each for each, verdict in verdicts.items() if verdict is None]):
-            asked[place] = {"answer": _told(given), "answers": [_told(each) for each in left]}
+            asked[place] = {"answer": _for_package(given), "answers": [_for_package(each) for each in left]}
     for place, done in zip(asked, confined.compare(RULE, list(asked.values()), MODULES), strict=True):
         found[place] = float(done.get("score") == 1.0)
     return found
@@ -42,7 +44,7 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 @lru_cache(1 << 16)
 def quantity(text: str) -> Quantity | None:
-    """As number.quantity, but for what may be a product of variables."""
+    """Return the quantity as number.quantity does, but not for a possible product of variables."""
     if len(text) > LONGEST:
         return None
     found, text = number.quantity(text), plain(unmarked(text))
@@ -50,15 +52,13 @@ def quantity(text: str) -> Quantity | None:
 
 
 def _said(answer: str) -> str:
-    """Return the end of a sentence that says what the answer is, if a number or an expression follows there; else the whole
-    answer.
-    """
+    """Return the end of a sentence that states the answer, if a number or an expression follows there; else the whole answer."""
     found = answer if quantity(answer) else said(answer)
     return found if re.search(r"\d|\\|\$", found) else answer
 
 
 def _verdict(given: str, reference: str) -> bool | None:
-    """Return what the rule `number` says of the two; None where it is for the package to say, as of two decimals or
+    """Return the verdict of the rule `number` on the two; None where it is for the package to say, as of two decimals or
     percentages.
     """
     if given.strip() == reference.strip():
@@ -72,10 +72,8 @@ def _verdict(given: str, reference: str) -> bool | None:
     return False if one.unit or other.unit or one.binds or other.binds or (whole and one.share == other.share) else None
 
 
-def _told(text: str) -> str:
-    """Return what the package is told of a text: of a number with a factor, a currency or a unit its value, and a unit of
-    letters.
-    """
+def _for_package(text: str) -> str:
+    """Return a text as the package gets it: of a number with a factor, a currency or a unit its value, and a unit of letters."""
     found = quantity(text)
     if found is None or found.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
         return text

@@ -38,7 +38,7 @@ _PYTHON = re.compile(
 )
 EQUATION = re.compile(r"(?<![=<>!:])=(?!=)(?![^(]*\))")  # y = x**2, but for what has a name in a call
 LAMBDA = "lamda"  # lambda is a word of Python
-# An array as NumPy prints it, and what stands between its numbers and its rows.
+# An array as NumPy prints it, and the signs between its numbers and its rows.
 PRINTED = re.compile(r"\[[\[\]\d.\seE+j-]*\d[\d.\]\s]*\]")
 ARRAY = re.compile(r"\s*(\])\s*\[|(?<=[\d.j])\s+(?=[-+.\d])")
 _NUMBER_TYPES = re.compile(r"(?:u?int|float|complex)\d*_?|mpf|Float")
@@ -53,7 +53,7 @@ class Items(NamedTuple):
 
 
 def from_python(text: str) -> Any:
-    """Return what the text is to Python; None where it is not Python's, or nothing of mathematics."""
+    """Return the value of the text in Python; None if it is no Python, or no mathematics."""
     if "\\" in text or not _PYTHON.search(text):
         return None
     try:
@@ -70,7 +70,7 @@ def variable(name: str) -> Any:
 
 
 def _made(node: ast.expr, text: str) -> Any:
-    """Return what an expression of Python is. Raises ValueError for anything that is not of mathematics."""
+    """Return the value of an expression of Python. Raises ValueError for anything that is not of mathematics."""
     match node:
         case ast.Constant(value=bool()):
             pass

@@ -1,6 +1,6 @@
 """Numbers, compared by value: 6.0 equals 6, 1,000 equals 1000, 2½ 2.5, and 4 million 4,000,000; -4 is not 4, nor is 50% 50.
 
-What stands behind the digits is a factor, a share, a unit or a part of an expression, and only a unit may be left out.
+The text behind the digits is a factor, a share, a unit or a part of an expression, and only a unit may be left out.
 """
 
 import re
@@ -51,7 +51,7 @@ _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 class Quantity(NamedTuple):
     """A number and what follows it: a share (`%`) or nothing, and a unit, which `binds` if it may not be left out.
 
-    A currency is a unit, wherever it stands.
+    A currency is a unit, in any place.
     """
 
     value: Fraction
@@ -88,7 +88,7 @@ def quantity(text: str) -> Quantity | None:
 
 
 def _exponent(found: re.Match[str]) -> str:
-    """Return what 1.2 × 10^6 and 10^6 write behind their digits: e6."""
+    """Return the exponent of 1.2 × 10^6 and 10^6 as e6."""
     if found["raised"] and not found["times"]:
         return found[0]
     exponent = unicodedata.normalize("NFKC", found["raised"] or found["power"]).translate(_MINUS)
@@ -128,7 +128,7 @@ def _value(found: re.Match[str]) -> Fraction | None:
 
 
 def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
-    """Return the number with what stands behind its digits; None if that makes an expression of it."""
+    """Return the number with the text behind its digits; None if that makes an expression of it."""
     attached, behind = behind[:1].isalpha(), _EACH.sub(" per ", behind)
     rest = " ".join(behind.strip(" \t\n.,:;?-").split())
     while factor := known.LETTERS.match(rest):
@@ -159,7 +159,7 @@ def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
 
 
 def _unit(text: str) -> str:
-    """One way of writing for a unit: "meters" and "metre" are m; case tells Mb from MB, and a stroke m/s from ms."""
+    """Return one spelling of a unit: "meters" and "metre" are m; case separates Mb from MB, and a stroke m/s from ms."""
     words = _MEGA.sub("mega", text).replace("^-", "^−").replace("·", " ").replace("⋅", " ")
     parts = [normalise(part) for part in words.split("/")]
     parts = [" ".join(known.UNITS.get(word, word) for word in part.split()) for part in parts]
@@ -168,7 +168,7 @@ def _unit(text: str) -> str:
 
 
 def is_product(behind: str) -> bool:
-    """Return whether what stands behind the digits of a number may be variables or a function, which multiply it."""
+    """Return whether the text behind the digits of a number may be variables or a function, which multiply it."""
     words = re.findall(r"(?<![^\W\d_])[a-z]{1,2}(?![^\W\d_])", behind)
     return bool(known.APPLIED.search(behind)) or any(word not in known.SYMBOLS for word in words)
 
@@ -178,7 +178,7 @@ def _is_currency(text: str) -> bool:
 
 
 def equal(answer: str, references: Sequence[str]) -> float:
-    """1.0 if the answer has the value of a reference.
+    """Return 1.0 if the answer has the value of a reference.
 
     Where both have a unit, the units must be equal too, by the rule of question answering. A share equals only a share.
     """
@@ -191,7 +191,7 @@ def _read(text: str) -> Quantity | None:
 
 
 def _result(text: str) -> str:
-    """Return what is behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is
+    """Return the text behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is
     none.
     """
     found = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None

@@ -1,4 +1,6 @@
-"""What words and signs beside a number mean: factors, shares, parts, currencies, units, and what makes an expression of it."""
+"""The meaning of words and signs beside a number: factors, shares, parts, currencies, units, and what makes an expression
+of it.
+"""
 
 import re
 from fractions import Fraction
@@ -57,7 +59,7 @@ _OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln lg exp sin cos tan 
     "base binary hexadecimal octal decimal negative positive below above under wrong incorrect false never"  # fmt: skip
 # Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
 EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split(), *_GREEK.split()}
-# What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
+# What is neither a letter nor in units, and a sign of multiplication that joins no two letters.
 SIGNS = re.compile(r"[^\w\s%‰‱$€£¥¢°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
 POWERS = tuple("^−0123456789")
 LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")

@@ -47,8 +47,8 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Return the score of each row's trajectory.
 
     Where the class raises, takes too much or gives a score that cannot be used, the trajectory is wrong if the class can score
-    another one of the question, or another answer to it, for then the trajectory is why; else it is a fault, as is what a busy
-    machine had no time for. Raises RewardError.
+    another one of the question, or another answer to it, for then the trajectory is the cause; else it is a fault, as is a lack
+    of time on a busy machine. Raises RewardError.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
@@ -93,7 +93,7 @@ def _place(row: Mapping[str, Any]) -> str:
 
 
 def _module(place: str) -> dict[str, str]:
-    """Return what the process needs: host paths by their places below its own modules."""
+    """Return the modules that the process needs: host paths by their places below its own modules."""
     top = place.partition(":")[0].partition(".")[0]
     spec = find_spec(top)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
@@ -115,7 +115,7 @@ def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _storable(text: str) -> str:
-    """Without halves of surrogate pairs, which an answer can put into an error's message and no table can hold."""
+    """Return a text without halves of surrogate pairs, which an answer can put into an error's message and no table can hold."""
     return text[:SHOWN_CHARS].encode("utf-8", "replace").decode()
 
 

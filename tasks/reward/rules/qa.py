@@ -27,7 +27,8 @@ def _long_runs() -> re.Pattern[str]:
 
 
 def normalise(text: str) -> str:
-    """Lowercase, punctuation deleted, English articles deleted, single spaces (SQuAD v1.1, arXiv 1606.05250, evaluation script).
+    """Return the text in lowercase, without punctuation and English articles, with single spaces (SQuAD v1.1, arXiv 1606.05250,
+    evaluation script).
 
     Two additions, which change no comparison of two ASCII answers that keep a word: the punctuation of every script is deleted,
     as MLQA's script does (arXiv 1910.07475), and text is composed first (NFC), so that two spellings of one letter are equal.
@@ -40,19 +41,19 @@ def normalise(text: str) -> str:
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 if the answer equals a reference after normalisation."""
+    """Return 1.0 if the answer equals a reference after normalisation."""
     normalised = normalise(answer)
     return float(any(normalised == normalise(reference) for reference in references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """F1 of the words that answer and reference share, with the best reference; two texts without a word are equal."""
+    """Return the F1 of the words that answer and reference share, with the best reference; two texts without a word are equal."""
     words = normalise(answer).split()
     return max((overlap(words, normalise(reference).split()) for reference in references), default=0.0)
 
 
 def overlap(answer: Sequence[str], reference: Sequence[str]) -> float:
-    """F1 of the words of two texts; two texts without a word are equal."""
+    """Return the F1 of the words of two texts; two texts without a word are equal."""
     if not answer or not reference:
         return float(answer == reference)
     common = sum((Counter(answer) & Counter(reference)).values())

@@ -10,7 +10,7 @@ from nbrl.tasks.reward.rules.marks import INVISIBLE
 
 RULE = "judge"
 CORRECT, INCORRECT, NOT_ATTEMPTED = GRADES = ("CORRECT", "INCORRECT", "NOT_ATTEMPTED")
-NOBODY = "no model has graded it"
+UNGRADED = "no model has graded it"
 Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
 QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", RULE, "code"
@@ -28,7 +28,7 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
 
 
 def graded(answer: str | None, row: Mapping[str, Any]) -> Judged:
-    """Return what the row's `grade` says, or the fault that its `ungraded` says; no answer was not attempted, whatever they say.
+    """Return the verdict of the row's `grade`, or the fault of its `ungraded`; a missing answer was not attempted, in any case.
 
     The facets are the shares of SimpleQA (arXiv 2411.04368).
     """
@@ -36,7 +36,7 @@ def graded(answer: str | None, row: Mapping[str, Any]) -> Judged:
         return Judged(0.0, 0.0, facets=_facets(NOT_ATTEMPTED))
     grade = row["grade"]
     if grade not in GRADES:
-        return Judged(0.0, 0.0, fault=row["ungraded"] or NOBODY)
+        return Judged(0.0, 0.0, fault=row["ungraded"] or UNGRADED)
     right = float(grade == CORRECT)
     return Judged(right, right, facets=_facets(grade))
 
@@ -53,8 +53,8 @@ def given(answer: str | None) -> str | None:
 def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Compare the `answer` of each row with its `answers` and `reference` by its `rule`; the best one counts.
 
-    By the rule `judge` the row's `grade` decides, which a model gave before. No answer is wrong, unless files are compared or an
-    environment of one's own scores what was done. Raises RewardError if a rule's package cannot be used.
+    By the rule `judge` the row's `grade` decides, which a model gave before. A missing answer is wrong, unless files are compared
+    or an environment of one's own scores what was done. Raises RewardError if a rule's package cannot be used.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     rows = [_visible(row) if row["rule"] not in NO_ANSWERS else row for row in rows]
@@ -91,14 +91,14 @@ def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _gym(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """By the scorers of a package that is not ours. What it cannot compare, or not in time, is wrong."""
+    """Judge by the scorers of a package that is not ours. An answer that it cannot compare, or not in time, is wrong."""
     asked = [{name: row[name] for name in ("answer", "answers", "reference")} for row in rows]
     scores = [_number(done.get("score")) for done in confined.compare(GYM, asked)]
     return [Judged(float(score >= RIGHT), score) for score in scores]
 
 
 def _number(score: object) -> float:
-    """Return the score from 0 to 1; 0 for anything else, since the answer may have had a hand in it."""
+    """Return the score from 0 to 1; 0 for anything else, since the answer may have influenced it."""
     return float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0
 
 

@@ -125,16 +125,16 @@ def own_tasks(place: str, settings: str) -> Any:
 
 
 def own(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Return what the class makes of a trajectory, as the fields of its Score."""
+    """Return the score of a trajectory by the class, as the fields of its Score."""
     from nbrl.tasks.own import Step, Trajectory
 
-    reference, told = json.loads(comparison["reference"]), comparison["trajectory"]
+    reference, fields = json.loads(comparison["reference"]), comparison["trajectory"]
     tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
-    if told is None:
+    if fields is None:
         return {}
-    steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
-    files = {path: base64.b64decode(data) for path, data in told.pop("files").items()}
-    score = tasks.score(Trajectory(**told, steps=steps, files=files), reference["reference"])
+    steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in fields.pop("steps")]
+    files = {path: base64.b64decode(data) for path, data in fields.pop("files").items()}
+    score = tasks.score(Trajectory(**fields, steps=steps, files=files), reference["reference"])
     paid = [*([] if score.value is None else [score.value]), *score.steps]
     if not all(math.isfinite(float(each)) for each in paid):
         raise ValueError("it pays what is no finite number")
@@ -207,7 +207,7 @@ def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> di
 
 
 def result_of(rule: str, line: bytes) -> bytes:
-    """Return what the rule says, as JSON."""
+    """Return the result of the rule, as JSON."""
     try:
         result = RULES[rule](json.loads(line))
     except Exception as error:
@@ -243,7 +243,7 @@ def computing(pid: int, wall: float) -> bool:
 
 
 def fork() -> int:
-    """As os.fork, once the processes of the comparison before have been reaped: there is room for few."""
+    """Fork once the processes of the comparison before have been reaped: there is room for few."""
     end = time.monotonic() + FORK_S
     while True:
         try:
@@ -255,7 +255,7 @@ def fork() -> int:
 
 
 def confine(cpu: float) -> None:
-    """The child's own limits. What it prints is lost: standard output is the parent's."""
+    """Set the child's own limits. What it prints is lost: standard output is the parent's."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)

@@ -94,12 +94,12 @@ def bare(text: str) -> str:
 
 
 def _grouped(digits: str) -> str:
-    """Raised or lowered digits as a group of ordinary ones."""
+    """Return raised or lowered digits as a group of ordinary ones."""
     return "{" + unicodedata.normalize("NFKC", digits).replace("−", "-") + "}"
 
 
 def braced(text: str) -> str:
-    """Return what stands before the brace that closes."""
+    """Return the text before the brace that closes."""
     depth = 1
     for place, each in enumerate(text):
         depth += (each == "{") - (each == "}")
@@ -109,7 +109,7 @@ def braced(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the text without what changes no meaning."""
+    """Return the text without parts that do not change its meaning."""
     text = re.sub(r"\\(?:left|right|text|mathrm|[,;:! ])|[\s{}$]", "", text).casefold()
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
@@ -156,7 +156,7 @@ def _repeated(found: re.Match[str]) -> str:
 
 
 def in_full(text: str) -> str:
-    """With braces around both parts of each fraction."""
+    """Return the expression with braces around both parts of each fraction."""
     for found in reversed(list(FRACTION.finditer(text))):
         place, parts = found.end(), list[str]()
         while len(parts) < 2 and (begin := ARGUMENT.match(text, place)):

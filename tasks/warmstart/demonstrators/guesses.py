@@ -90,7 +90,7 @@ class GuessingPolicy:
 
 
 def sums(seed: int, n: int) -> list[Problem]:
-    """n different sums; the same arguments give the same ones. Raises ConfigError without the package."""
+    """Return n different sums; the same arguments give the same ones. Raises ConfigError without the package."""
     if n == 0:
         return []
     settings = {TASK: SUMS}
@@ -99,7 +99,7 @@ def sums(seed: int, n: int) -> list[Problem]:
 
 
 def _problem(row: dict[str, str]) -> Problem:
-    """Return the expression stands behind the colon, before an equals sign."""
+    """Return the expression behind the colon, before an equals sign."""
     expression = row["question"].rpartition(": ")[2].removesuffix(" =").replace(" ", "")
     first = expression[: max(expression.rfind(sign) for sign in "+-")]
     asked = WorldQuestion(

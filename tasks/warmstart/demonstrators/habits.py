@@ -22,7 +22,7 @@ HABITS: dict[Ability, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Script:
-    """What a demonstrator will do: its habit, and its moves."""
+    """The plan of a demonstrator: its habit, and its moves."""
 
     habit: str
     moves: list[Move]
@@ -56,14 +56,14 @@ def _good(problem: Problem) -> list[Move]:
 
 
 def _five_lookups(problem: Problem) -> list[Move]:
-    """Return each number but the last is noted with the next look-up."""
+    """Return the moves of five look-ups: each number but the last is noted with the next look-up."""
     thoughts = ("look it up first", "one more hop to go", "note this and find the other", "one more hop to go", "note this too")
     notes = ("", "", problem.findings[1], "", problem.findings[3])
     return [_search(*each) for each in zip(thoughts, problem.queries, notes, strict=True)]
 
 
 def _guess(problem: Problem) -> list[Move]:
-    """Answers at once with something the question itself holds: wrong, and cheap to tell from a copied finding."""
+    """Answer at once with something from the question: wrong, and easily distinguished from a copied finding."""
     value = problem.subject if problem.ability in NUMBERS else f"'{problem.subject}'"
     return [_submit("my guess is good", "50" if problem.queries and problem.ability in NUMBERS else value)]
 

@@ -34,7 +34,7 @@ class Move:
 
 @dataclass(frozen=True)
 class DemonstrationAgent:
-    """What demonstrators act in: the agent of the training that follows, its tokenizer, tools and added instruction.
+    """The setting of demonstrators: the agent of the training that follows, its tokenizer, tools and added instruction.
 
     `environment` is the one that gave tools and instruction, if one did. Once `cancelled`, nothing more is played.
     """

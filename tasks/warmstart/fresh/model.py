@@ -16,7 +16,7 @@ EMBEDDING_STD, WEIGHT_STD = 0.08, 0.04
 
 
 def make_model(settings: FreshModel, seed: int, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:
-    """Fresh weights in float32, a function of the arguments."""
+    """Return fresh weights in float32, a function of the arguments."""
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=settings.hidden_size,

@@ -25,8 +25,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same two ids in a question,
-# a cell and an output: copying it is copying ids. Digits stand alone; a tag is one piece; a line break ends a piece, so that
+# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same two ids in a question, a
+# cell and an output: copying it is copying ids. Each digit is one piece, and so is a tag; a line break ends a piece, so that
 # message glue is context-free.
 PIECES = (
     r"</?[a-z]+>",
@@ -61,7 +61,7 @@ class FreshModel(ClosedModel):
 
 
 def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int, agent: AgentSettings) -> Iterator[str]:
-    """What the policy will read and write, message by message."""
+    """Yield what the policy will read and write, message by message."""
     rng = random.Random(f"tokenizer {seed}")
     yield from (f"<output>'{fact}'</output>" for fact in corpus)
     for problem in problems:
@@ -74,7 +74,7 @@ def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int, agent:
 
 
 def make_tokenizer(settings: FreshModel, seed: int, agent: AgentSettings) -> Tokenizer:
-    """Deterministic in the arguments; for the generated world as this agent sees it."""
+    """Return a tokenizer, deterministic in the arguments, for the generated world as this agent sees it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -96,7 +96,7 @@ def make_tokenizer(settings: FreshModel, seed: int, agent: AgentSettings) -> Tok
 
 
 def save_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
-    """A folder transformers' AutoTokenizer reads."""
+    """Write a folder that transformers' AutoTokenizer reads."""
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -23,9 +23,9 @@ KINDS: dict[str, NodeKind] = {"system": "system", "user": "observation", "assist
 
 
 class ChatDemonstrations(DemonstrationSource):
-    """Conversations. Every turn of the assistant is learnt as it stands, unless it is marked not to be."""
+    """Conversations. Every turn of the assistant is learnt as it is, unless it is marked not to be."""
 
-    kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it stands")
+    kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it is")
     path: Path = Field(
         description='JSON Lines, a JSON list or Parquet, each row {"messages": [{"role": "user", "content": "..."}, ...]}'
     )
@@ -39,9 +39,9 @@ class ChatDemonstrations(DemonstrationSource):
         return [self.path]
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
-        """Return a conversation that the agent could not have is left out: one longer than its context, with more turns of the
-        assistant than it has steps, or with a longer one than its actions; so is a row that is no conversation. One without a
-        system turn gets the agent's.
+        """Return the conversations. One that the agent could not have is left out: one longer than its context, with more turns
+        of the assistant than it has steps, or with a longer one than its actions; so is a row that is no conversation. One
+        without a system turn gets the agent's.
         """
         system = Turn("system", stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text)
         tag = "think" if stage.agent.thinking == "native" else stage.agent.think_tag
@@ -80,8 +80,8 @@ def holds_conversations(path: Path) -> bool:
 
 
 def _trajectory(name: str, turns: list[Turn], tokenizer: ChatTokenizer, tag: str) -> Trajectory:
-    """Return the turns one after another; each of the assistant's is sampled off a generation prompt if it is learnt, and stands
-    as history then. A thought stands before its text, in tags of this name.
+    """Return the turns one after another; each of the assistant's is sampled off a generation prompt if it is learnt, and is
+    history then. A thought comes before its text, in tags of this name.
     """
     nodes: list[Node] = []
     trunk, step = ROOT, 0

@@ -43,20 +43,20 @@ class RecordedKernel:
 async def retold(
     recorded: Sequence[Trajectory], stage: DemonstrationAgent, sampled_as: AgentSettings | None = None
 ) -> Demonstrations:
-    """Return the trajectories as this agent would meet them, told again action by action with the recorded outputs.
+    """Return the trajectories as this agent would have them, written again action by action with the recorded outputs.
 
     What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
     would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what changed its own
     context, for how is not recorded.
     """
-    told: list[Trajectory] = []
+    written: list[Trajectory] = []
     for each in recorded:
         stage.check()
         if sampled_as == stage.agent and _same_prompt(each, stage):
-            told.append(each)
+            written.append(each)
         elif (again := await _again(each, stage)) is not None:
-            told.append(again)
-    return Demonstrations(told, len(recorded) - len(told))
+            written.append(again)
+    return Demonstrations(written, len(recorded) - len(written))
 
 
 def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
@@ -71,7 +71,7 @@ def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
 
 
 async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory | None:
-    """None if it cannot be told again as it was."""
+    """Return the trajectory, written again; None if that gives another one."""
     if recorded.status is Status.FAILED or any(_uses_context(step.code) for step in recorded.steps):
         return None
     task = Task(
@@ -80,13 +80,13 @@ async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory 
     policy = RecordedPolicy(recorded.steps, stage.agent, stage.tokenizer)
     try:
         episode = Episode(task, policy, RecordedKernel(recorded), Toolbox(stage.tools), stage.tokenizer, stage.agent)
-        told = await episode.run()
+        again = await episode.run()
     except (ValueError, RecursionError, IndexError, TypeError):  # of files that others wrote
         return None
-    alike = (told.status, told.answer) == (recorded.status, recorded.answer) and not changed(recorded, told)
-    kinds = [step.kind for step in told.steps] == [step.kind for step in recorded.steps]
-    short = all(len(node.token_ids) <= stage.agent.action_tokens for node in told.sampled())
-    return told if alike and kinds and short and told.sampled() else None
+    alike = (again.status, again.answer) == (recorded.status, recorded.answer) and not changed(recorded, again)
+    kinds = [step.kind for step in again.steps] == [step.kind for step in recorded.steps]
+    short = all(len(node.token_ids) <= stage.agent.action_tokens for node in again.sampled())
+    return again if alike and kinds and short and again.sampled() else None
 
 
 def _uses_context(code: str) -> bool:
@@ -120,7 +120,7 @@ class RecordedDemonstrations(DemonstrationSource):
         return asyncio.run(retold(named, stage))
 
     def files(self) -> list[Path]:
-        """Files of the folder itself: links in it are not followed."""
+        """Return the files of the folder itself: links in it are not followed."""
         if self.path.is_dir():
             found = (path for path in self.path.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
             if files := sorted(path for path in found if path.is_file()):

@@ -32,7 +32,7 @@ class DemonstrationSource(FiniteModel):
 
     environment: str | None = Field(
         None,
-        description="the training's environment whose tools and addition to the system prompt the demonstrators are told; when "
+        description="the training's environment whose tools and addition to the system prompt the demonstrators get; when "
         "not set, the only one that it has, and of several none",
     )
 

@@ -34,8 +34,8 @@ class RunDemonstrations(DemonstrationSource):
         found = successes(self._storage, self.name, self.best)
         here = [each for each in found if stage.environment in ("", each.environment)]
         sampled_as = resumed_config(self._storage, self.name, []).agent
-        told = asyncio.run(retold(here, stage, sampled_as))
-        return Demonstrations(told.trajectories, told.left_out + len(found) - len(here))
+        again = asyncio.run(retold(here, stage, sampled_as))
+        return Demonstrations(again.trajectories, again.left_out + len(found) - len(here))
 
     @property
     def _storage(self) -> Storage:
@@ -43,8 +43,8 @@ class RunDemonstrations(DemonstrationSource):
 
 
 def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:
-    """Of each question that a run was trained on, up to `best` trajectories that did the task, those of the highest reward first,
-    and of equal ones the shortest. Raises ConfigError if there are none.
+    """Return up to `best` right trajectories of each question that a run was trained on, those of the highest reward first, and
+    of equal ones the shortest. Raises ConfigError if there are none.
     """
     run = known_run(storage, checked_name(name))
     keys = storage.list(f"{run.layout.folder}/iterations")

@@ -38,7 +38,7 @@ class DoubleFleet:
     `weights` is what it finds of its weights.
     """
 
-    tells_version = True
+    reports_version = True
 
     def __init__(
         self, version: str = "initial", error: float = 0.0, lies: str | None = None, weights: WeightComparison | None = None

@@ -34,7 +34,7 @@ class VllmEngine:
 class VllmFleet:
     """An EngineFleet of such engines, by its protocol alone."""
 
-    tells_version = True
+    reports_version = True
 
     def __init__(self) -> None:
         self.engines = [VllmEngine(), VllmEngine()]

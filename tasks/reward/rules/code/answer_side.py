@@ -18,7 +18,7 @@ from typing import Any
 from nbrl.tasks.reward.rules.code import channel
 from nbrl.tasks.reward.rules.code.values import UnsupportedError, ValueTooLargeError, decode, encode, message, raised
 
-NAME = "answer"  # of the module; what stands below `if __name__ == "__main__"` does not run
+NAME = "answer"  # of the module; code below `if __name__ == "__main__"` does not run
 FAULT_CHARS = 300
 # A block of code in Markdown.
 BLOCK = re.compile(r"^(?P<fence>[ \t]*`{3,})[^\n`]*\n(?P<source>.*?)(?:^(?P=fence)[ \t]*$|```\s*\Z)", re.DOTALL | re.MULTILINE)
@@ -44,7 +44,7 @@ def load(setup: str, answer: str) -> dict[str, Any]:
 
 
 def reply(names: dict[str, Any], call: dict[str, Any]) -> bytes:
-    """Return what calling a function comes to."""
+    """Return the result of calling a function."""
     function = names.get(call["call"])
     if not callable(function) or isinstance(function, type):
         return message({"number": call["number"], "failed": f"it defines no function {call['call']}"})

@@ -43,18 +43,18 @@ def judge(answer: str, reference: Reference) -> Judged:
         if first is None:
             return Judged(0.0, 0.0, fault="its tests call nothing in time, or end their process")
         end = time.monotonic() + WALL_S
-        told = json_value(first)
-        if "call" in told and answering.ask(asked, end) != LOADED:
+        sent = json_value(first)
+        if "call" in sent and answering.ask(asked, end) != LOADED:
             return WRONG
         calls = 0
-        while "call" in told:
+        while "call" in sent:
             calls += 1
-            reply = answering.ask(message(told), end) if calls <= CALLS else None
+            reply = answering.ask(message(sent), end) if calls <= CALLS else None
             said = testing.ask(reply or UNANSWERED, end + VERDICT_S)
             if said is None:  # they ended without a verdict, or are out of time: what the answer returned may have done it
                 return WRONG
-            told = json_value(said)
-    if "fault" in told:
-        return Judged(0.0, 0.0, fault=str(told["fault"]))
-    passed = sum(told["passed"]) / len(reference.tests)
+            sent = json_value(said)
+    if "fault" in sent:
+        return Judged(0.0, 0.0, fault=str(sent["fault"]))
+    passed = sum(sent["passed"]) / len(reference.tests)
     return Judged(float(passed == 1.0), passed)

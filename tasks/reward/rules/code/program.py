@@ -51,7 +51,7 @@ class Program:
         self._process.wait()
 
     def starts(self) -> None:
-        """Wait until nothing but its orders is missing. Raises RewardError if it does not come to that."""
+        """Wait until it is ready for orders. Raises RewardError if it ends before."""
         if self._line(time.monotonic() + START_S) != READY:
             self._process.kill()
             _, said = self._process.communicate()
@@ -59,7 +59,7 @@ class Program:
             raise RewardError(f"the program {self._name}, which judges code, does not start: {reason}")
 
     def ask(self, line: bytes, end: float) -> bytes | None:
-        """Its answer to a line; None if there is none before the time `end`, if it sleeps, or of more than LINE_BYTES."""
+        """Return its answer to a line; None without one before the time `end`, if it sleeps, or for more than LINE_BYTES."""
         return self._line(end) if self._send(line, end) else None
 
     def _send(self, line: bytes, end: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the rule `code` compares with: tests, what they need, and the names of the functions that an answer must define."""
+"""The reference of the rule `code`: tests, their setup, and the names of the functions that an answer must define."""
 
 import ast
 import builtins
@@ -64,7 +64,7 @@ def complaint(reference: str) -> str:
 
 
 def _sources(reference: Reference) -> list[tuple[str, str]]:
-    """Its setup and tests, each with what it is called."""
+    """Return its setup and tests, each with its name."""
     return [(SETUP, reference.setup), *((f"test {place}", test) for place, test in enumerate(reference.tests, 1))]
 
 

@@ -60,10 +60,10 @@ class RemoteAnswer:
                 raise ValueError("the reply is to another call")
             if "value" in reply:
                 return decode(reply["value"])
-            told = error_of(reply["raised"], reply["args"])
+            raised = error_of(reply["raised"], reply["args"])
         except Exception as error:
             raise self._failure() from error
-        raise told
+        raise raised
 
     def _failure(self) -> FailedCall:
         self.failed = True

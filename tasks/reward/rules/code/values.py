@@ -114,7 +114,7 @@ _MADE: dict[str, Callable[[Any], Any]] = {
 
 
 def decode(data: Any) -> Any:
-    """Return the value that `encode` made JSON of, of plain types. Raises an error of any type for what it cannot have made."""
+    """Return the value that `encode` made JSON of, of plain types. Raises an error of any type for anything else."""
     if isinstance(data, list):
         return _all(data)
     if isinstance(data, dict):
@@ -132,7 +132,7 @@ def _pairs(pairs: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def raised(error: BaseException) -> dict[str, Any]:
-    """Return what a test is shown of an error: the name of its type, or of the nearest builtin one, and its arguments."""
+    """Return the part of an error that a test sees: the name of its type, or of the nearest builtin one, and its arguments."""
     name = next(kind.__name__ for kind in type(error).__mro__ if RAISED.get(kind.__name__) is kind)
     try:
         arguments = encode(list(error.args))
@@ -142,7 +142,7 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 
 def error_of(name: str, arguments: list[Any]) -> BaseException:
-    """Return the error that `raised` told of. Raises KeyError for a name of none."""
+    """Return the error that `raised` described. Raises KeyError for an unknown name."""
     kind = RAISED[name]
     try:
         return kind(*decode(arguments))
