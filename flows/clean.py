@@ -1,4 +1,4 @@
-"""Deletes from a storage what no retention keeps, of runs that nobody trains."""
+"""Deletes from a storage what no retention keeps, of runs that no process trains."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ class CleanOrder(ClosedModel):
 async def clean(order: CleanOrder) -> list[str]:
     """Apply each run's `checkpoints` retention, sweep what ended processes left, and return what was deleted.
 
-    A run that somebody trains is passed over. A dry run names the checkpoints alone: leftovers are found while they are deleted.
-    Where runs cannot be cleaned, the others are, and the first error is raised with the names of all.
+    A run in training is skipped. A dry run names the checkpoints alone: leftovers are found while they are deleted. Where runs
+    cannot be cleaned, the others are, and the first error is raised with the names of all.
     """
     storage = Storage(StorageSettings(root=order.root))
     deleted: list[str] = []

@@ -52,7 +52,7 @@ async def evaluate(order: EvaluationRequest | EvaluationPlan, take_over: bool = 
         with opened(plan.start, plan.name, storage, EVALUATIONS, plan.subject.digest) as known:
             storage.create_json(layout.subject, plan.subject.model_dump(mode="json"))
             if (done := summaries.read(storage, plan.name)) is not None:
-                await _tell(storage, config, done, progress)
+                await _deliver(storage, config, done, progress)
                 return done
             settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
             async with (
@@ -64,12 +64,12 @@ async def evaluate(order: EvaluationRequest | EvaluationPlan, take_over: bool = 
                     progress.say(f"nbrl: warning: {warning}")
                 summary = await _as_writer(plan, writer, progress)
                 progress.say(_line(summary))
-        await _tell(storage, config, summary, progress)
+        await _deliver(storage, config, summary, progress)
     return summary
 
 
-async def _tell(storage: Storage, config: RunConfig, summary: EvaluationSummary, progress: Progress) -> None:
-    """Deliver a finished evaluation to MLflow, and to Prefect what an earlier process could not tell it any more."""
+async def _deliver(storage: Storage, config: RunConfig, summary: EvaluationSummary, progress: Progress) -> None:
+    """Deliver a finished evaluation to MLflow, and to Prefect the events that an earlier process could not emit."""
     layout = EvaluationLayout(summary.name)
     await asyncio.to_thread(try_deliver, storage, config, summary.name, progress.say)
     if await asyncio.to_thread(storage.exists, layout.reported):

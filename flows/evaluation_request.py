@@ -1,4 +1,4 @@
-"""What an evaluation is asked to do, and what that means: which model, on which settings, under which name."""
+"""The request for an evaluation, and its plan: which model, on which settings, under which name."""
 
 import asyncio
 import hashlib
@@ -74,7 +74,9 @@ class EvaluationPlan(ClosedModel):
 
 
 def planned(order: EvaluationRequest, trust: bool = False) -> EvaluationPlan:
-    """Raises ConfigError or SandboxError where the evaluation could not be made. `trust`: see tasks/runs/trust.py."""
+    """Return the plan of a request. Raises ConfigError or SandboxError if the evaluation could not be made. `trust`: see
+    tasks/runs/trust.py.
+    """
     overrides = _overrides(order)
     named = None
     if order.recipe:
@@ -130,7 +132,7 @@ def done(plan: EvaluationPlan) -> EvaluationSummary | None:
 
 
 def _overrides(order: EvaluationRequest) -> list[str]:
-    """Return those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
+    """Return the overrides of the request, and those of its own fields. Raises ConfigError if the judge is not there."""
     values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
     given = [*as_overrides(order.settings), *order.overrides]
     set_ = [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]

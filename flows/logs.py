@@ -20,11 +20,11 @@ SERVICES = ("engine-*.log", "ray*.log")
 async def lines_kept(storage: Storage, writer: Writer, progress: ProgressDisplay, home: Home) -> AsyncIterator[None]:
     """Bring each line of `progress` to the storage within seconds, and at the end the logs of engines and Ray.
 
-    A storage that fails loses lines and disturbs nothing: the work itself finds out.
+    A storage that fails loses lines and stops nothing: the work itself meets the fault.
     """
     log, began = RunLog(storage, writer.run.layout, writer.epoch), time.time()
     log.write(f"{writer.run.layout.title} begins as {writer.epoch}; the logs of its services are in {home.logs}")
-    progress.tell(log.write)
+    progress.add_listener(log.write)
 
     async def flushing() -> None:
         while True:

@@ -25,13 +25,12 @@ from nbrl.tasks.services.start import training_services
 
 @flow(name="measure", validate_parameters=False, persist_result=False)
 async def measure(start: Prepared) -> Measured:
-    """Do the first iteration of a run in a folder of its own on the storage, which is deleted, and say what it took.
-
-    Raises what a training raises.
+    """Do the first iteration of a run in a folder of its own on the storage, which is deleted, and return what it took. Raises
+    the errors of a training.
     """
     folder = measured.new_folder()
     with tempfile.TemporaryDirectory(prefix="nbrl-measure-") as scratch, ProgressDisplay(err, get_run_logger().info) as progress:
-        config = _aside(start.config, folder, Path(scratch))
+        config = _scratch_run(start.config, folder, Path(scratch))
         storage = Storage(config.storage)
         await asyncio.to_thread(measured.delete_abandoned, start.config.storage)
         try:
@@ -43,8 +42,8 @@ async def measure(start: Prepared) -> Measured:
             await asyncio.to_thread(Storage(start.config.storage).delete, folder)
 
 
-def _aside(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
-    """Return the same training in another folder of the storage, with metrics that nobody will look at."""
+def _scratch_run(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
+    """Return the same training in another folder of the storage, with metrics that no page shows."""
     storage = measured.inside(config.storage, folder)
     tracking = TrackingSettings(uri=f"sqlite:///{scratch}/mlflow.db", artifacts=str(scratch / "artifacts"))
     return config.model_copy(update={"iterations": 1, "storage": storage, "tracking": tracking})

@@ -26,7 +26,7 @@ from nbrl.tasks.services.services import Services
 
 
 class CollectedBatch(NamedTuple):
-    """What the nodes of each round made, with the weights after `updates` updates. `after` is where the next batch begins;
+    """The artifacts of the nodes of each round, with the weights after `updates` updates. `after` is where the next batch begins;
     `skipped` says why nothing can be learned from this one, and is empty otherwise.
     """
 

@@ -67,7 +67,7 @@ async def train(
 
 
 async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo: Sequence[tuple[int, str]]) -> history.Summary:
-    """Put aside what is done again, clear away what earlier processes left, and train, with new services after faults."""
+    """Put aside what is done again, delete what earlier processes left, and train, with new services after faults."""
     storage = Storage(config.storage)
     for iteration, node in redo:
         await asyncio.to_thread(put_aside, storage, config, writer, iteration, node, progress.say)

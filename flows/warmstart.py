@@ -44,7 +44,7 @@ async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: S
             return losses
         model = await _model(stack, settings, training, storage, work, home)
         plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work))
-        _tell(plan, progress)
+        _report_plan(plan, progress)
         await timed(progress, "Ray", ray_cluster.use(stack, settings.ray, Home(home).logs))
         learner, _ = await timed(progress, "learner", _learner(stack, settings, plan, model, work, progress))
         losses = await _train(learner, settings, plan, work, digest, progress)
@@ -71,8 +71,8 @@ async def _demonstrations(settings: WarmstartSettings, training: RunConfig, mode
     @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)
     async def record() -> WarmstartPlan:
         loaded = await asyncio.to_thread(stored.load, training.environments)
-        told = {source.environment for source in settings.sources.values()}
-        stages = await asyncio.to_thread(stages_of, training, told, loaded, model, cancelled)
+        names = {source.environment for source in settings.sources.values()}
+        stages = await asyncio.to_thread(stages_of, training, names, loaded, model, cancelled)
         return await asyncio.to_thread(make_plan, settings, stages, work, held_out(loaded))
 
     try:
@@ -81,7 +81,7 @@ async def _demonstrations(settings: WarmstartSettings, training: RunConfig, mode
         cancelled.set()
 
 
-def _tell(plan: WarmstartPlan, progress: Progress) -> None:
+def _report_plan(plan: WarmstartPlan, progress: Progress) -> None:
     for phase, (count, left_out) in plan.demonstrations.items():
         others = f", {left_out} left out" if left_out else ""
         steps = sum(block.steps for block in plan.blocks if block.phase == phase)

@@ -32,7 +32,7 @@ def check_reachable(uri: str) -> None:
     except (requests.RequestException, ValueError) as error:
         raise ServerError(
             f"no MLflow server answers at tracking.uri {uri} ({type(error).__name__}): start one there, or leave "
-            "tracking.uri out to keep the books in the home folder"
+            "tracking.uri out to use a database in the home folder"
         ) from error
 
 

@@ -81,7 +81,7 @@ class PageSettings(_Settings):
     """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, with JINA_API_KEY if set."""
 
     reader: Literal["direct", "jina"] = Field(
-        "direct", description="who fetches a page: direct, this host; jina, the reader at base_url"
+        "direct", description="direct: this host fetches pages; jina: the reader at base_url does"
     )
     base_url: str = Field(
         "https://r.jina.ai",

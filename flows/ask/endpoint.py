@@ -192,11 +192,11 @@ async def connect(
     endpoint: Endpoint,
     sampling: Sampling,
     agent: AgentSettings,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[Policy, Renderer]:
     """Return the policy at `endpoint`, which lives as long as `stack`, and its renderer. Raises ConfigError or AgentError.
 
-    `tell` is called for each retry of a failed request.
+    `report` is called for each retry of a failed request.
     """
     client = await stack.enter_async_context(endpoint.client())
     folder = await tokenizer_of(client, endpoint)
@@ -211,7 +211,7 @@ async def connect(
             seeded=endpoint.seeded,
         )
         hint = key_hint(endpoint.key is not None, endpoint.flags)
-        policy = ChatPolicy(client, chat, sampling, agent.thinking, tell, hint)
+        policy = ChatPolicy(client, chat, sampling, agent.thinking, report, hint)
         return policy, EstimatingRenderer(endpoint.sees_images)
     if endpoint.sees_images:
         raise ConfigError(

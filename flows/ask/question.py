@@ -43,7 +43,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_files(folder: Path, collected: Collected, attached: Mapping[str, bytes]) -> str:
-    """Write what was collected into an empty folder, but for attached files that were left as they were; say what was written.
+    """Write the collected files into an empty folder, but for attached files that were not changed; return a sentence about it.
 
     Names are relative and without `..`, and every folder on the way is made here. Raises ConfigError when the disk refuses.
     """
@@ -85,17 +85,17 @@ class AgentQuestion:
 
     @property
     def task(self) -> str:
-        """The question as the agent reads it, with the names of its files; a recorded one already contains them."""
+        """Return the question as the agent reads it, with the names of its files; a recorded one already contains them."""
         return with_files(self.text, self.files)
 
     @property
     def pictures(self) -> tuple[bytes, ...]:
-        """Those of the files that a model which sees gets with the question."""
+        """Return the files that a model which sees gets with the question."""
         return tuple(data for data in self.files.values() if picture_kind(data) and len(data) <= PICTURE_BYTES)
 
     @property
     def one_kernel(self) -> SandboxSettings:
-        """Settings of one kernel whose workspace also has space for the files."""
+        """Return the settings of one kernel whose workspace also has space for the files."""
         extra = sum(map(len, self.files.values())) // MIB + 1 if self.files else 0
         more = {"warm": 0, "max_live": 1, "workspace_mb": self.sandbox.workspace_mb + extra}
         return self.sandbox.model_copy(update=more)
@@ -105,15 +105,15 @@ async def answer(
     question: AgentQuestion,
     watcher: Watcher | None,
     keep: Callable[[Trajectory], None],
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run the episode and pass its trajectory to `keep`, even the part that exists when it is cancelled.
 
-    `tell` is called for each retry of a failed request to the model, and with where the agent's files are.
-    Raises AgentError, SandboxError or ConfigError if the episode cannot begin; what goes wrong during it is a status.
+    `report` is called for each retry of a failed request to the model, and with the place of the agent's files. Raises
+    AgentError, SandboxError or ConfigError if the episode cannot begin; what goes wrong during it is a status.
     """
     async with AsyncExitStack() as stack:
-        policy, tokenizer = await _policy(stack, question, tell)
+        policy, tokenizer = await _policy(stack, question, report)
         notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, question.one_kernel))
         kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
@@ -133,16 +133,16 @@ async def answer(
             keep(await episode.run())
             if question.files_to is not None:
                 collected = await asyncio.to_thread(kernel.files.collect)
-                tell(write_files(question.files_to, collected, question.files))
+                report(write_files(question.files_to, collected, question.files))
         except asyncio.CancelledError:
             keep(episode.trajectory(Status.FAILED, STOPPED))
             raise
 
 
-async def _policy(stack: AsyncExitStack, question: AgentQuestion, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
+async def _policy(stack: AsyncExitStack, question: AgentQuestion, report: Callable[[str], None]) -> tuple[Policy, Renderer]:
     """Return the policy that acts, and its renderer."""
     if question.endpoint is not None:
-        return await connect(stack, question.endpoint, question.sampling, question.agent, tell)
+        return await connect(stack, question.endpoint, question.sampling, question.agent, report)
     if question.recorded is None:
         raise ConfigError("no policy: give --endpoint URL, or --replay FILE to play recorded actions")
     folder = question.tokenizer

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
-RECOMPUTED, TOLD = ("environments", "ray", "nodes"), ("home", "tracking")  # settings of the run that act here
+RECOMPUTED, DELIVERED = ("environments", "ray", "nodes"), ("home", "tracking")  # settings of the run that act here
 RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)]
 
 
@@ -40,11 +40,11 @@ def audit(
     from nbrl.tasks.audit.audit import Audit
 
     storage = storage_at(root)
-    config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *TOLD) if tracking else RECOMPUTED)
-    books = Tracking(config.tracking, Home(config.home)) if tracking else None
+    config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
+    mlflow = Tracking(config.tracking, Home(config.home)) if tracking else None
     with err.status("") as status:
         checked = Audit(storage, config, known, status.update)
-        found = list(checked.contradictions(books, replay))
+        found = list(checked.contradictions(mlflow, replay))
     updates = max((record.updates for record in checked.records), default=0)
     counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}
     if as_json:
@@ -84,10 +84,10 @@ def track(
     on_stop(lambda: "the same command delivers the rest")
     storage = storage_at(root)
     if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
-        config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, TOLD)
+        config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, DELIVERED)
         out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
         return
-    config, known = _run(storage, run, set_ or [], trust, TOLD)
+    config, known = _run(storage, run, set_ or [], trust, DELIVERED)
     check_free(storage, known.layout)
     tracking = Tracking(config.tracking, Home(config.home))
     delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)

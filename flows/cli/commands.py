@@ -49,7 +49,7 @@ def _program(
         bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options before a command."""
+    """Take the options before a command."""
 
 
 app.command()(agent)
@@ -98,7 +98,8 @@ def ui(
     home: Home = HOME,
     root: Root = completion.ROOT,
     host: Annotated[
-        str, typer.Option(help="address at which trajectories are shown; all who reach it can read those of the whole storage")
+        str,
+        typer.Option(help="address of the trajectories; every client that reaches it can read those of the whole storage"),
     ] = "127.0.0.1",
     allowed_host: Annotated[
         list[str] | None,

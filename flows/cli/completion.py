@@ -1,6 +1,6 @@
 """Completions in the shell, of recipes, runs and keys. To be quick, each function imports what it needs and uses no network.
 
-The shell puts what is offered on the line as it is: of what others wrote only words are offered that mean nothing to a shell.
+The shell puts completions on the line as they are: of texts from a storage only words are offered that mean nothing to a shell.
 """
 
 from pathlib import Path

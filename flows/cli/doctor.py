@@ -30,7 +30,7 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
 
 
 def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
-    """Each machine of the cluster that the recipe joins."""
+    """Yield each machine of the cluster that the recipe joins."""
     from nbrl.tasks.services.offered import lacking
 
     from nbrl.infra import ray_cluster  # Ray takes a second to import

@@ -67,7 +67,7 @@ def _check(checkpoint: Path, below: str, name: str) -> None:
 
 
 def closing(target: Path, source: str, adapter: bool) -> str:
-    """Message with what was written and the next commands, which must not be wrapped."""
+    """Return the message with what was written and the next commands, which must not be wrapped."""
     folder = shlex.quote(str(target))
     if adapter:
         return (

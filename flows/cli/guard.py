@@ -22,7 +22,7 @@ _remains: list[Callable[[], str]] = []  # of the command that runs
 
 
 def on_stop(remains: Callable[[], str]) -> None:
-    """Say what remains, and how to go on, if the command that runs is stopped from now on."""
+    """Set the message about what remains and how to go on, for a stop of the command from now on."""
     _remains[:] = [remains]
 
 

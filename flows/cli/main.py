@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def process() -> None:
-    """Run the command line, and end its process as soon as all is done that was registered for its end.
+    """Run the command line, and end its process as soon as all exit handlers have run.
 
     By itself Python would take apart all objects then: more than a second of a core once Ray, Prefect and MLflow were imported.
     So finalizers do not run, and files other than the standard streams must be closed by what opened them.

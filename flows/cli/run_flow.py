@@ -36,7 +36,7 @@ def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]], ray: "RayS
 
 @contextmanager
 def in_environment(folder: str, given: str = "") -> Iterator[str]:
-    """The address of this home's Prefect server, or of the `given` one; Ray, MLflow and Prefect may be imported inside.
+    """Yield the address of this home's Prefect server, or of the `given` one; Ray, MLflow and Prefect may be imported inside.
 
     Raises ServerError if none answers.
     """

@@ -89,7 +89,7 @@ def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
 
 
 def _logs(home: Path) -> Path:
-    """Return a folder for this user alone, because prompts may stand in the log."""
+    """Return a folder for this user alone, because prompts may be in the log."""
     folder = home / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -97,7 +97,7 @@ def _logs(home: Path) -> Path:
 
 
 def _limits(url: str, key: str) -> str:
-    """Options with which `nbrl agent` fits a model that reads less than it would ask of one, by what the server says of it."""
+    """Return the options of `nbrl agent` for a model with a smaller context than its default, by what the server reports."""
     import asyncio
 
     from nbrl.agent.settings import AgentSettings

@@ -20,7 +20,7 @@ def runs(
     root: Root = ROOT,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
-    """List all runs and evaluations, the newest first: what happens with them, how far they came, how well they score.
+    """List all runs and evaluations, the newest first: their states, iterations and scores.
 
     first, last and best are held-out scores, rollouts is the success of the newest iteration's own trajectories.
     """

@@ -49,7 +49,9 @@ def train_run(
     take_over: bool,
     redo: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Train the run that `prepare` gives, what preflight returned and its name; stopped in the middle, say how it goes on."""
+    """Train the run that `prepare` gives, what preflight returned and its name; after a stop in the middle, say how to continue
+    it.
+    """
     if (prepared := prepare()) is None:
         return
     start, name = prepared
@@ -76,7 +78,7 @@ def train_run(
 
 
 def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:
-    """Return whether the run has anything left to do, for which Ray is started. Raises HeldError if another process does it."""
+    """Return whether the run has work left, for which Ray is started. Raises HeldError if another process does it."""
     from nbrl.infra.storage import Storage
     from nbrl.tasks.runs.history import finished
     from nbrl.tasks.runs.lease import holder_to_stop

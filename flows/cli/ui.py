@@ -65,9 +65,9 @@ def serve(
 
 
 def newest_uri(storage: Storage) -> str | None:
-    """`tracking.uri` of the run on the storage that was started last; None if that is the home's own, or there is no run.
+    """Return `tracking.uri` of the run on the storage that was started last; None if that is the home's own, or there is no run.
 
-    One that this user neither uses nor trusts is passed over: `--tracking-uri` names it.
+    One that this user neither uses nor trusts is skipped: `--tracking-uri` names it.
     """
     newest: tuple[float, str | None] = (0.0, None)
     for name in run_names(storage.list(RUNS)):

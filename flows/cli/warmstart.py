@@ -32,7 +32,7 @@ def warmstart(
         str | None,
         typer.Option(
             metavar="RECIPE|RUN",
-            help="the training that follows, as whose agent the policy learns to act; by default that of --recipe, or the run of "
+            help="the training that follows, whose agent the policy learns to be; by default that of --recipe, or the run of "
             "--from",
             autocompletion=completion.recipes,
         ),
@@ -107,7 +107,7 @@ def distill(
     ] = 1,
     root: Root = completion.ROOT,
 ) -> None:
-    """Write what a run did right in its training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
+    """Write the right trajectories of a run's training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
     from nbrl.tasks.warmstart.recipe import write
 
     on_stop(lambda: "nothing was written")

@@ -15,7 +15,7 @@ SHOWN = 40  # characters of a setting's value
 
 
 def render(found: Comparison) -> RenderableType:
-    """Scores, differences, ceilings, settings and costs; one below the other."""
+    """Return scores, differences, ceilings, settings and costs; one below the other."""
     parts: list[RenderableType] = [_scores(found.sides), plain("brackets are 95 % intervals over questions", "dim"), plain("")]
     parts += [plain(_pair(pair)) for pair in found.pairs]
     parts += [plain(""), *(plain(line) for line in _ceilings(found.sides)), plain("")]

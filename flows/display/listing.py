@@ -161,7 +161,7 @@ def places(run: str, keys: Collection[str], wanted: Wanted) -> list[str]:
 
 
 def _age(key: str) -> tuple[int, bool, str]:
-    """Sorts by when it was made: the evaluation after an update follows the iteration that made it."""
+    """Return a key that sorts by time: the evaluation after an update follows the iteration that made it."""
     held_out, number = stage_of(key) or (True, 0)
     return number, held_out, key
 

@@ -1,4 +1,4 @@
-"""What Prefect's pages show of a run: tags, one page that grows with it, and how far a node has come."""
+"""A run on Prefect's pages: tags, one page that grows with it, and the progress of a node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +22,7 @@ NEWEST = 100  # iterations in the table
 
 
 def sparkline(values: list[float]) -> str:
-    """Values in [0, 1] as a row of bars."""
+    """Return values in [0, 1] as a row of bars."""
     return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS)))] for value in values)
 
 
@@ -109,7 +109,7 @@ async def _count(progress: ProgressDisplay, name: str) -> None:
     done = -1
     while True:
         await asyncio.sleep(LOOK_S)
-        with suppress(Exception):  # a page is nothing to fail for; what Prefect's server lacks, it is told at the next look
+        with suppress(Exception):  # a page is no reason to fail; the next update sends what Prefect's server lacks
             if shown is not None and shown[0].done != done:
                 line, artifact = shown
                 await aupdate_progress_artifact(artifact, 100.0 * line.done / line.total)

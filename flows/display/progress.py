@@ -30,7 +30,7 @@ class ProgressLine:
 class ProgressDisplay:
     """A nbrl.tasks.services.progress.Progress that writes to a console; a context in which the live lines are shown.
 
-    `listeners` are told each permanent line too, from whatever thread says it.
+    `listeners` get each permanent line too, in the thread that says it.
     """
 
     def __init__(self, console: Console, *listeners: Callable[[str], None]) -> None:
@@ -68,8 +68,8 @@ class ProgressDisplay:
         for listener in self._listeners:
             listener(text)
 
-    def tell(self, listener: Callable[[str], None]) -> None:
-        """Tell `listener` the permanent lines from now on."""
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        """Send the permanent lines to `listener` from now on."""
         self._listeners.append(listener)
 
     def counted(self) -> tuple[str, ProgressLine] | None:

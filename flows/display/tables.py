@@ -18,7 +18,8 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:
-    """Columns in MOST are cut at their width, and with `width` the last column where the row is full; the first is never cut.
+    """Make a table. Columns in MOST are cut at their width, and with `width` the last column where the row is full; the first is
+    never cut.
 
     Where the row has no room for the last column's name, that column is left out. Print the table without cropping: what is too
     long for a terminal then continues on the next line.
@@ -44,7 +45,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", 
 
 
 def overview(rows: Sequence[RunRow], root: str) -> RenderableType:
-    """One row for each; below the table, why a run failed or what of it is damaged."""
+    """Return one row for each; below the table, the reasons why runs failed or are damaged."""
     if not rows:
         return plain(f"there are no runs in {root} yet; `nbrl train RECIPE` makes one")
     now = time.time()
@@ -69,7 +70,7 @@ def _score(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in powers of 1000; empty if unknown."""
+    """Return bytes in powers of 1000; empty if unknown."""
     if count is None:
         return ""
     value, units = float(count), ["B", "kB", "MB", "GB", "TB"]

@@ -7,7 +7,7 @@ out, err = Console(), Console(stderr=True)
 
 
 def plain(text: str, style: str = "") -> Text:
-    """The text without markup or terminal control sequences."""
+    """Return the text without markup or terminal control sequences."""
     return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
 
 

@@ -1,4 +1,4 @@
-"""What a training shows of itself: a line after each iteration, and a page in Prefect."""
+"""The display of a training: a line after each iteration, and a page in Prefect."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -56,7 +56,7 @@ def task(question: str) -> RenderableType:
 
 
 def action(index: int, step: Step) -> Iterator[RenderableType]:
-    """The policy's action: think and code, or why it is malformed."""
+    """Yield the policy's action: think and code, or why it is malformed."""
     yield plain(f"step {index + 1}", "bold blue")
     yield plain(step.think, "italic")
     if step.malformed:
@@ -66,7 +66,7 @@ def action(index: int, step: Step) -> Iterator[RenderableType]:
 
 
 def observation(step: Step) -> Iterator[RenderableType]:
-    """The output of the action and its tool calls."""
+    """Yield the output of the action and its tool calls."""
     if not step.malformed:
         yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
@@ -74,7 +74,7 @@ def observation(step: Step) -> Iterator[RenderableType]:
 
 
 def notepad(step: Step, before: str) -> Iterator[RenderableType]:
-    """The notepad after a step, if it differs from `before`."""
+    """Yield the notepad after a step, if it differs from `before`."""
     if step.notepad not in (before, Step().notepad) and (shown := notes(step.notepad)):
         yield Panel(plain(shown), title="notepad", title_align="left", border_style="dim")
 
@@ -177,7 +177,7 @@ def _batches(trajectories: Sequence[Trajectory], count: int) -> list[Sequence[Tr
 
 
 def _table(trajectories: Sequence[Trajectory], rewards: dict[str, dict[str, Any]], columns: int) -> Table:
-    """One column of the same width for each; ids are never cut."""
+    """Return one column of the same width for each; ids are never cut."""
     shown = Table(box=SIMPLE, padding=(0, 1, 0, 0), width=LABELS + (columns + GAP) * len(trajectories))
     shown.add_column("")
     for each in trajectories:

@@ -25,7 +25,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Refe
 
 
 def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
-    """Return the application, which is asked by these names and addresses."""
+    """Return the application, which answers to these names and addresses."""
     reading = Reading(storage)
 
     @cache

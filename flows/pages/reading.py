@@ -1,4 +1,4 @@
-"""What the pages show of a storage: runs and evaluations, their stages, and the trajectories of a stage with their rewards."""
+"""Reads for the pages of a storage: runs and evaluations, their stages, and the trajectories of a stage with their rewards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Reading:
         self.storage = storage
 
     def names(self) -> list[tuple[str, str]]:
-        """Kind and name of every run and evaluation that has trajectories or began."""
+        """Return kind and name of every run and evaluation that has trajectories or began."""
         return [(kind, name) for kind in KINDS for name in run_names(self.storage.list(kind))]
 
     def stages(self, kind: str, name: str) -> list[ShownStage]:
@@ -82,7 +82,7 @@ class Reading:
         return [ShownStage(slug, _title(slug), sorted(keys)) for slug, keys in sorted(tables.items(), reverse=True)]
 
     def stage(self, kind: str, name: str, slug: str) -> ShownStage:
-        """Raises ConfigError if there is none of this name."""
+        """Return the stage of this name. Raises ConfigError if there is none."""
         for stage in self.stages(kind, name):
             if stage.slug == slug:
                 return stage
@@ -94,7 +94,7 @@ class Reading:
         return [row for table in stage.tables for row in self._rows(table, rewards_of(table, keys))]
 
     def trajectory(self, kind: str, name: str, stage: ShownStage, identity: str) -> ShownTrajectory:
-        """Raises ConfigError if the stage has none with this id."""
+        """Return the trajectory with this id. Raises ConfigError if the stage has none."""
         keys = self._keys(kind, name)
         for key in stage.tables:
             table = read_trajectories(self.storage, key)
@@ -133,7 +133,7 @@ class Reading:
         return {row["trajectory"]: row for row in self.storage.read_table(rewards).to_pylist()}
 
     def _learner(self, table: str, keys: list[str], identity: str) -> dict[int, list[float]]:
-        """Return those of the update that was made of a table of trajectories."""
+        """Return the log-probs of the update that was made of a table of trajectories."""
         key = logprobs_of(table, keys)
         if key is None:
             return {}

@@ -61,7 +61,7 @@ def stage_page(
 
 
 def trajectory_page(kind: str, name: str, stage: ShownStage, found: ShownTrajectory, decode: Decode, alone: bool = False) -> str:
-    """Return the page of one trajectory; `alone`, it has no links to others and can be sent to anybody as a file."""
+    """Return the page of one trajectory; `alone`, it has no links to others and can be sent as a file."""
     trajectory, rewards = found.trajectory, found.rewards or {}
     sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
     earned = rewards.get("step_rewards") or []

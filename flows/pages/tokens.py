@@ -1,4 +1,4 @@
-"""The tokens of a sampled action with their log-probabilities, as text where the tokenizer is at hand."""
+"""The tokens of a sampled action with their log-probabilities, as text where there is a tokenizer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,12 +38,12 @@ class Token:
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is more than arithmetic of another precision makes."""
+        """Return whether the difference is more than arithmetic of another precision makes."""
         return self.difference is not None and abs(self.difference) > DIFFERS
 
     @property
     def words(self) -> str:
-        """What is said of the token when the mouse is on it."""
+        """Return the tooltip of the token."""
         engine = f"{self.id}: {self.logprob:.4f} nats"
         return engine if self.difference is None else f"{engine}, learner {self.learner:.4f} ({self.difference:+.4f})"
 
@@ -56,24 +56,26 @@ class ActionTokens:
 
     @property
     def logprob(self) -> float:
-        """Of the whole action, as the engine gave it."""
+        """Return the log-prob of the whole action, as the engine gave it."""
         return sum(token.logprob for token in self.tokens)
 
     @property
     def learner(self) -> float | None:
-        """Of the whole action, as the learner computed it."""
+        """Return the log-prob of the whole action, as the learner computed it."""
         known = [token.learner for token in self.tokens if token.learner is not None]
         return sum(known) if known else None
 
     @property
     def worst(self) -> Token | None:
-        """The token on which engine and learner differ most."""
+        """Return the token on which engine and learner differ most."""
         known = [token for token in self.tokens if token.difference is not None]
         return max(known, key=lambda token: abs(token.difference or 0.0), default=None)
 
 
 def decoder(folder: str) -> Decode:
-    """Text of a single token, by the tokenizer of a model folder; its number where there is no tokenizer that works."""
+    """Return a function that gives the text of a token, by the tokenizer of a model folder; its number without a tokenizer that
+    works.
+    """
     path = Path(folder, "tokenizer.json")
     try:
         with guarded(path):
@@ -118,7 +120,7 @@ class Branch:
 
 
 def branches(trajectory: Trajectory) -> list[Branch]:
-    """Return all nodes, each after its parent; what follows a fork is one deeper than what stands before it."""
+    """Return all nodes, each after its parent; a node after a fork is one deeper than the node before it."""
     children: dict[int, list[int]] = {}
     for number, node in enumerate(trajectory.nodes):
         children.setdefault(node.parent, []).append(number)

@@ -6,7 +6,7 @@ import resource
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
 
-# The most of one kernel. Alive it takes six: tool channel, pidfd, two of its workspace, two connections; while it is born both
+# The most of one kernel. Alive it takes six: tool channel, pidfd, two of its workspace, two connections; while it starts both
 # ends of the channel and five listening sockets. A fresh one has its launcher's pipes and files too.
 _EACH = {"zygote": 8, "bubblewrap": 13}
 _OTHERS = 64

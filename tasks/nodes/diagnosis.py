@@ -64,7 +64,7 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
     if means["answered"] < FEW:
         return (
             "trajectories end before an answer; raise agent.max_steps, agent.action_tokens, agent.context_tokens or "
-            "agent.deadline_s, whichever the ends above name, and tell the policy to call submit_final_answer"
+            "agent.deadline_s, as the ends above suggest, and ask for submit_final_answer in the prompt"
         )
     if means["f1"] >= OVERLAP:
         return (

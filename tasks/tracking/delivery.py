@@ -44,9 +44,9 @@ class Delivery:
     """A thread over MLflow and other sinks. A delivery that fails is reported once for each, and tried again."""
 
     def __init__(
-        self, run: str, books: MlflowSync, tracking: Tracking, say: Callable[[str], None], sinks: Sequence[SinkDelivery] = ()
+        self, run: str, sync: MlflowSync, tracking: Tracking, say: Callable[[str], None], sinks: Sequence[SinkDelivery] = ()
     ) -> None:
-        self._run, self._books, self._tracking, self._say, self._sinks = run, books, tracking, say, sinks
+        self._run, self._sync, self._tracking, self._say, self._sinks = run, sync, tracking, say, sinks
         self._wake, self._warned = threading.Event(), set[str]()
         self._end: Ending | None = None
         self._behind = False  # whether the last delivery to MLflow failed
@@ -66,7 +66,7 @@ class Delivery:
         self._wake.set()
         self._thread.join(END_S)
         if self._thread.is_alive() or self._behind:
-            count = self._books.behind()
+            count = self._sync.behind()
             what = f"{count} iterations of run {self._run!r} are" if count else f"the summary of run {self._run!r} is"
             self._say(
                 f"nbrl: {what} not delivered to MLflow at {self._tracking.uri}; nothing is lost: `nbrl track {self._run}` "
@@ -80,11 +80,11 @@ class Delivery:
             ending = self._end  # read before the delivery, so that nothing written before it is missed
             fill(self._sinks, self._warn, last=ending is not None)
             try:
-                self._books.catch_up()
+                self._sync.catch_up()
                 if ending is None:
                     self._tracking.machine.watch()
                 else:
-                    self._books.end(ending)
+                    self._sync.end(ending)
                 self._behind = False
             except Exception as error:
                 self._behind = True

@@ -72,8 +72,8 @@ def xlsx(data: bytes) -> Iterator[str]:
 
     # Charts have no text, and an empty sheet of them cannot be read.
     ExcelReader.read_chartsheet = lambda *_: None
-    books = [openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=values) for values in (True, False)]
-    for sheet, formulas in zip(*(book.worksheets for book in books), strict=True):
+    workbooks = [openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=values) for values in (True, False)]
+    for sheet, formulas in zip(*(book.worksheets for book in workbooks), strict=True):
         yield f"## {sheet.title}\n"
         for each in (sheet, formulas):
             each.reset_dimensions()  # programs other than Excel write wrong ones, by which rows would be cut
