@@ -32,7 +32,7 @@ class Malformed:
 
 @dataclass(frozen=True)
 class Grammar:
-    """How an action is written. `think_tag` is a name; native thinking is in `think` tags of the model's own."""
+    """The form of an action. `think_tag` is a name; native thinking is in `think` tags of the model's own."""
 
     thinking: Thinking = "tag"
     think_tag: str = "think"

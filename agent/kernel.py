@@ -8,7 +8,7 @@ from nbrl.agent.trajectory import Output, Step
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a cell did. `state` is what `inside._State` reported with the same reply; hostile until validated."""
+    """The result of a cell. `state` is the report of `in_kernel._State` in the same reply; hostile until validated."""
 
     status: Literal["ok", "error", "timeout", "dead"]
     outputs: list[Output] = field(default_factory=list)

@@ -37,7 +37,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a policy continues. `runs` of token ids and `messages` are the same conversation; the last message is the tail.
+    """The prompt of a policy. `runs` of token ids and `messages` are the same conversation; the last message is the tail.
 
     The runs are those of the tree, so a prompt that waits holds no ids of its own; `token_ids` makes a new list of them.
 

@@ -1,4 +1,4 @@
-"""What kind of picture a file is, and how large, by its first bytes. They may be hostile: nothing is decoded."""
+"""Reads the kind and the size of a picture from the first bytes of a file. They may be hostile: nothing is decoded."""
 
 _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")

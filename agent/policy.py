@@ -9,7 +9,7 @@ from nbrl.agent.messages import Prompt
 
 
 class Sampling(BaseModel):
-    """How actions are sampled. The engine's log-probs are those of the sampling distribution only at temperature 1, top_p 1."""
+    """The sampling of actions. The engine's log-probs are those of the sampling distribution only at temperature 1, top_p 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

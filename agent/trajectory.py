@@ -19,7 +19,7 @@ ROOT = -1
 
 
 class Status(StrEnum):
-    """How a trajectory ended. Every status except FAILED results from the policy's behaviour and is scored."""
+    """The end of a trajectory. Every status except FAILED results from the policy's behaviour and is scored."""
 
     ANSWERED = "answered"
     NO_ANSWER = "no_answer"

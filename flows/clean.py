@@ -28,7 +28,7 @@ SHOWN = 1000  # lines of the page
 
 
 class CleanOrder(ClosedModel):
-    """Which runs are cleaned."""
+    """A request to clean runs."""
 
     root: str = Field(ROOT, description="storage root of the runs")
     runs: tuple[str, ...] = Field((), description="names of runs; all of the root when empty")

@@ -29,7 +29,7 @@ FIELDS = 5  # of a cron line
 
 
 class DeployOptions(ClosedModel):
-    """What is to be deployed; without `kind`, the training of `run`, its evaluation and the cleaning of its storage."""
+    """The options of a deployment; without `kind`, the training of `run`, its evaluation and the cleaning of its storage."""
 
     kind: Kind | None = None
     recipe: str = ""

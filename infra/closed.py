@@ -10,7 +10,7 @@ FREE: JsonDict = {"decides": False}  # of a field of settings: it may change whe
 
 
 class ClosedModel(BaseModel):
-    """It has no other fields than its own, and never changes."""
+    """A model that accepts no unknown fields and never changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -30,7 +30,7 @@ BUSY_S, POLL_S = 600.0, 0.2  # to wait for others that fetch or adopt the same c
 
 
 class NodeSettings(ClosedModel):
-    """What every machine of a cluster keeps for itself."""
+    """Settings of the copies that every machine of a cluster keeps."""
 
     cache: str = Field(
         "~/.cache/nbrl/folders",

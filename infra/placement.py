@@ -1,4 +1,4 @@
-"""Where Ray places what: resources that machines offer, and actors take."""
+"""Placement by Ray: resources that machines offer, and actors take."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What each worker process of a joined cluster does first, on whatever machine it starts."""
+"""Sets up each worker process of a joined cluster, on any machine."""
 
 import os
 import socket

@@ -37,7 +37,7 @@ PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
 class StorageSettings(ClosedModel):
-    """Where runs, evaluations and checkpoints are kept."""
+    """The place of runs, evaluations and checkpoints."""
 
     root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
     shared: bool = Field(

@@ -1,4 +1,4 @@
-"""Where MLflow is, whether it can be there, and its system metrics of this machine."""
+"""The address of MLflow, its checks, and MLflow's system metrics of this machine."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def check_reachable(uri: str) -> None:
     import requests  # as MLflow's own client: with its rules for proxies and certificates
 
     verify = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1")
-    try:  # any answer will do: who may read it is found out later
+    try:  # any answer will do: permissions are found out later
         requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify)
     except (requests.RequestException, ValueError) as error:
         raise ServerError(
@@ -50,8 +50,8 @@ def check_uri(uri: str) -> None:
 
 
 def missing_database(uri: str | None, home: Home) -> Path | None:
-    """Return the SQLite file that opening MLflow would make, for those who only ask; None where there is one, or it is
-    no file.
+    """Return the SQLite file that opening MLflow would make, for callers that only read; None where there is one, or it is no
+    file.
     """
     file = home.root / "mlflow" / DATABASE
     if uri is not None:

@@ -1,4 +1,5 @@
-"""What an environment of one's own is made of: subclass `Tasks`, and name it in a recipe as `{kind: own, place: "module:Class"}`.
+"""The vocabulary of an environment of one's own: subclass `Tasks`, and name it in a recipe as `{kind: own, place:
+"module:Class"}`.
 
 This file imports nothing of nbrl: scores are computed in a sandbox, where there is nothing else of it.
 """
@@ -58,12 +59,10 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Score:
-    """What a trajectory is worth.
-
-    `success` is what groups are selected by and what is reported. `value`, from 0 to 1 (what is beyond is cut), is what the
-    last step is paid for the task; when None, 1 for a success and else 0. With `steps`, one number for each step, each step is
-    paid its own instead. `facets` are reported as metrics and pay nothing; in their names `@` becomes `_at_`, and what else no
-    metric's name can have becomes `_`.
+    """The score of a trajectory. Groups are selected by `success`, which is also reported. `value`, from 0 to 1 (what is beyond
+    is cut), is what the last step is paid for the task; when None, 1 for a success and else 0. With `steps`, one number for each
+    step, each step is paid its own instead. `facets` are reported as metrics and pay nothing; in their names `@` becomes `_at_`,
+    and what else no metric's name can have becomes `_`.
     """
 
     success: bool

@@ -65,8 +65,9 @@ class ChatSettings(BaseModel):
 
 
 class _Failure(NamedTuple):
-    """Why a try gave no completion: the status, the fault in a few words and the rest of it, whether it may pass, and after
-    how many seconds the server wants to be tried again."""
+    """A try without a completion: the status, the fault in a few words and the rest of it, whether it may pass, and after how
+    many seconds the server wants to be tried again.
+    """
 
     status: int | None
     short: str

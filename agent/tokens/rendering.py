@@ -18,7 +18,7 @@ PROGRAM = (sys.executable, "-I", str(Path(__file__).with_name("render.py")))
 _lock = threading.RLock()
 _users = 0
 _process: "subprocess.Popen[bytes] | None" = None
-_owner = 0  # the process id of who started it: a fork of this process starts one of its own
+_owner = 0  # the process that started it: a fork of this process starts one of its own
 PANIC = "PanicException"  # of its Rust code: no Exception, and of a module that cannot be imported
 SHOWN = 200
 

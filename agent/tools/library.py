@@ -37,7 +37,7 @@ async def no_files(path: str) -> bytes:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What an environment brings along: what the search of the corpus looks in, and its tools; None are the default ones."""
+    """The corpus of an environment, which search looks in, and its tools; None means the default ones."""
 
     corpus: Corpus = field(default_factory=lambda: Corpus.in_memory([]))
     tools: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Equipment:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What the tools of one trajectory are about: its environment, its workspace, and the question for a simulated search."""
+    """The context of one trajectory's tools: its environment, its workspace, and the question for a simulated search."""
 
     environment: str
     read_file: ReadFile = no_files

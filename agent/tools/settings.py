@@ -1,4 +1,4 @@
-"""Which tools an agent has, and their options. API keys are never settings: they are read from the host's environment."""
+"""The tools of an agent, and their options. API keys are never settings: they are read from the host's environment."""
 
 import difflib
 from collections.abc import Iterable

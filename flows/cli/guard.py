@@ -1,4 +1,4 @@
-"""How a command fails, and how it is stopped."""
+"""Reports errors and stops of a command."""
 
 import asyncio
 import os

@@ -42,7 +42,7 @@ class ListedTrajectory:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which trajectories are listed; an empty value wants all. `iteration` counts from 1, `updates` is of an evaluation.
+    """A filter of listed trajectories; an empty value matches all. `iteration` counts from 1, `updates` is of an evaluation.
 
     `best` and `worst` want so many with the highest or lowest rewards, the extreme one first.
     """

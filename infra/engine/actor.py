@@ -45,7 +45,7 @@ def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
 
 
 class EnginePlan(BaseModel):
-    """What the engines of a fleet are, as plain data.
+    """The engines of a fleet, as plain data.
 
     `exposed`: other machines must reach them. `shared_gpus`: numbers of the machine's GPUs where engines and learner must share
     them; where it is empty, Ray gives each engine its own.

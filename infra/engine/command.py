@@ -23,7 +23,9 @@ CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 @dataclass(frozen=True)
 class AdapterRoom:
-    """What an engine reserves for LoRA adapters: their rank, the names of their layers, and how many it serves at once."""
+    """The room that an engine reserves for LoRA adapters: their rank, the names of their layers, and how many it serves
+    at once.
+    """
 
     rank: int
     modules: tuple[str, ...]
@@ -32,8 +34,8 @@ class AdapterRoom:
 
 @dataclass(frozen=True)
 class Door:
-    """Where an engine listens, and to whom: requests must bring `key`, and those that change weights `administrator`, where it
-    is another one. With a `name` it takes and gives text too, as the model of this name.
+    """The address of an engine and the keys of its requests: they must bring `key`, and those that change weights
+    `administrator`, where it is another one. With a `name` it takes and gives text too, as the model of this name.
 
     No engine is without a key: other users of the machine, and web pages, reach what listens on it.
     """

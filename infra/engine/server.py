@@ -37,7 +37,7 @@ NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|Depreca
 
 @dataclass(frozen=True)
 class _Place:
-    """What an engine keeps when it is started again."""
+    """The values that an engine keeps when it is started again."""
 
     settings: EngineSettings
     logs: Path

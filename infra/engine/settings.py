@@ -15,7 +15,7 @@ from nbrl.infra.placement import Resources
 
 
 class EngineSettings(ClosedModel):
-    """How to run SGLang. Every engine serves the same model; `count` of them share the work, each with its own port."""
+    """Settings of SGLang. Every engine serves the same model; `count` of them share the work, each with its own port."""
 
     environment: str = Field(
         ".venv-engine",
@@ -127,7 +127,7 @@ class EngineSettings(ClosedModel):
     def folder(self) -> Path:
         """Return the engine's environment: in the repository, where set-up creates it, or as set, in the current folder."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment
-        # The current folder may be a stranger's, and hold a program of that name.
+        # The current folder may be hostile, and hold a program of that name.
         chosen = self.environment != type(self).model_fields["environment"].default
         return beside if beside.exists() and not (chosen and here.exists()) else here
 
@@ -161,7 +161,7 @@ def new_key() -> str:
 
 
 def write_keys(path: Path, key: str, administrator: str) -> None:
-    """Write keys as SGLang's configuration, in a new file that only this user can read: a command line is everybody's to see.
+    """Write keys as SGLang's configuration, in a new file that only this user can read: every user can see a command line.
 
     `key` is that of requests; that of the `administrator` is needed to change weights.
     """

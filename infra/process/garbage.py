@@ -1,4 +1,4 @@
-"""When Python collects garbage in a process that holds large libraries, all of whose objects a full collection looks at."""
+"""Limits Python's garbage collection in processes with large libraries, all of whose objects a full collection looks at."""
 
 import gc
 from collections.abc import Iterator

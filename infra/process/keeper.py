@@ -133,13 +133,13 @@ class Keeper:
             self.reap()
             left = descendants(os.getpid())
         deadline = time.monotonic() + GIVE_UP_S
-        everybody = time.monotonic()
+        all_end = time.monotonic()
         if left and self.status is None:
             # The command first: helpers that end with it (multiprocessing's resource tracker) then tidy up.
             send([self.pid], signal.SIGKILL)
-            everybody += CLEAN_UP_S
+            all_end += CLEAN_UP_S
         while left:
-            if time.monotonic() >= everybody:
+            if time.monotonic() >= all_end:
                 send(left, signal.SIGKILL)
             time.sleep(0.005)
             self.reap()

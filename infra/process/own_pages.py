@@ -25,7 +25,7 @@ def for_own_pages(application: Application, hosts: Collection[str] | None = LOCA
 
     Such a page reaches a server by its address, or by a name of its own that leads here. So the Host of a request must be one of
     `hosts` (without them, any), its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link
-    to a page may be followed from anywhere: who set it cannot read what is shown.
+    to a page may be followed from anywhere: its author cannot read what is shown.
     """
 
     async def wrapped(scope: Message, receive: Receive, send: Send) -> None:

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: imports nothing of the rest of the package, and nothing here is a secret."""
+"""The code that runs inside the sandbox: it imports nothing of the rest of the package, and nothing here is a secret."""

@@ -1,4 +1,4 @@
-"""An ipykernel on listening sockets that the host made and handed over; nothing is bound, written or read inside."""
+"""An ipykernel on listening sockets that the host made and passed on; nothing is bound, written or read inside."""
 
 import asyncio
 import builtins

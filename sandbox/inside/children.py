@@ -1,4 +1,4 @@
-"""What becomes of the processes that a cell forks.
+"""Handles the processes that a cell forks.
 
 ZeroMQ sockets do not survive a fork, and a child has no IOPub thread: it writes to the captured descriptors, and sends no
 message. A child that runs off the end of its cell (os.fork, not multiprocessing) ends there; else it would take the requests

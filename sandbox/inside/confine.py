@@ -1,4 +1,4 @@
-"""How a fork of the zygote walls itself in: namespaces, mounts, no capabilities, no dangerous system calls.
+"""Confines a fork of the zygote: namespaces, mounts, no capabilities, no dangerous system calls.
 
 Everything here runs before untrusted code does, in a single-threaded process.
 """

@@ -31,7 +31,7 @@ def readable(data: dict[str, Any]) -> str | None:
 
 
 class _Text(HTMLParser):
-    """What a browser shows of a page: a line for each block, tabs between the cells of a table."""
+    """The text that a browser shows of a page: a line for each block, tabs between the cells of a table."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a kernel prints, caught and bounded at its source: its streams and descriptors 1 and 2.
+"""Catches and bounds what a kernel prints: its streams and descriptors 1 and 2.
 
 Stock ipykernel reads each descriptor in a thread of its own, whose output may come after the cell's end, and sends whatever
 it is given, as one message. Here the IOPub thread reads the descriptors, every print and flush first takes what they hold,

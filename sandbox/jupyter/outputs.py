@@ -27,7 +27,7 @@ class KernelOutput:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a cell ended. `timeout`: interrupted, the kernel still answers. `dead`: the kernel has ended."""
+    """The status of a cell. `timeout`: interrupted, the kernel still answers. `dead`: the kernel has ended."""
 
     status: Status
     outputs: list[KernelOutput]

@@ -23,7 +23,7 @@ OWN_CHANNELS = CHANNELS[:2]
 
 @dataclass(frozen=True)
 class Address:
-    """Where a kernel listens and the key that signs its messages. The sockets lie in a folder only the host can enter."""
+    """The sockets of a kernel and the key that signs its messages. The sockets lie in a folder only the host can enter."""
 
     prefix: Path
     key: bytes

@@ -69,7 +69,7 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
 
 
 class CgroupPlan(NamedTuple):
-    """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2).
+    """The possible places of one launcher's parent groups: one for each controller (version 1), or the first that works (2).
 
     In version 1 `cpu` starts the names of the kernels' groups for the processors, where that controller is by itself.
     """

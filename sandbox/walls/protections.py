@@ -15,7 +15,7 @@ _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a protection does, what its absence means, and how to fix that."""
+    """The purpose of a protection, the meaning of its absence, and how to fix that."""
 
     present: str
     absent: str

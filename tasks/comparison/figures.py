@@ -15,7 +15,7 @@ NOT_NODES = ("overhead", "overhead_share")
 
 
 class ComparedQuestion(NamedTuple):
-    """What makes a question the same as another, whatever its id is: its text, its references, and the files with it."""
+    """The identity of a question, whatever its id is: its text, its references, and the files with it."""
 
     text: str
     references: tuple[str, ...]

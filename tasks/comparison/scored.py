@@ -1,4 +1,4 @@
-"""What a run, a run after some updates, or an evaluation of its own achieved and cost, read from its storage."""
+"""Reads scores and costs of a run, a run after some updates, or an evaluation of its own from its storage."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,7 +35,7 @@ class HeldOutScore(ClosedModel):
 
 
 class Scored(ClosedModel):
-    """What one of them achieved and cost; `label` is how it was named.
+    """Scores and costs of one of them; `label` is the name it was given.
 
     `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run; `fitted` is the one that `fit` is of.
     """

@@ -27,7 +27,7 @@ class Tables:
 
 
 class Environment(ClosedModel):
-    """What the kinds of environments have in common."""
+    """The base of all kinds of environments."""
 
     weight: float = Field(
         1.0,

@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a run has of an environment: questions (rows of SCHEMA), none to train on if its weight is 0; whether passages."""
+    """The stored parts of an environment: questions (rows of SCHEMA), none to train on if its weight is 0; whether passages."""
 
     train: pa.Table
     held_out: pa.Table

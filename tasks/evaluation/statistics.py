@@ -30,7 +30,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the second of two is than the first on the same questions; `p` is two-sided."""
+    """The second of two scores less the first, on the same questions; `p` is two-sided."""
 
     value: float
     low: float

@@ -76,7 +76,7 @@ class OfferOrder(ClosedModel):
 
 
 class Offer(ClosedModel):
-    """Where rank 0 listens, what it will send, and whether it has a GPU of its own to send from."""
+    """An offer of weights: the address of rank 0, its buckets, and whether it has a GPU of its own to send from."""
 
     address: str
     port: int

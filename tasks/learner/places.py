@@ -1,4 +1,4 @@
-"""Where a learner finds its model, and the tables and checkpoints of its orders."""
+"""The places of a learner's model, and of the tables and checkpoints of its orders."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What a publish must prove: log-probs of sampled tokens under the new weights, as close as engine and trainer were before."""
+"""The proof of a publish: log-probs of sampled tokens under the new weights, as close as engine and trainer were before."""
 
 from collections.abc import Sequence
 

@@ -113,7 +113,7 @@ class LoraSettings(FiniteModel):
 
 
 class StepSettings(FiniteModel):
-    """How an optimiser step is computed, whatever the policy learns from."""
+    """The computation of an optimiser step, for any training data."""
 
     workers: int = Field(2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra=FREE)
     resources: Resources = Field(
@@ -183,7 +183,7 @@ _FALLING, _WITH_KL = acts_if("lr_schedule", "linear", "cosine"), acts_if("kl_coe
 
 
 class UpdateSettings(StepSettings):
-    """How a batch is turned into optimiser steps: by default one, strictly on-policy."""
+    """The optimiser steps of a batch: by default one, strictly on-policy."""
 
     offload: tuple[Literal["optimizer", "reference"], ...] = Field(
         (),

@@ -128,6 +128,6 @@ def _commit(storage: Storage, scope: Scope, done: Record) -> None:
             f"iteration {scope.iteration + 1} of run {scope.run!r} was recorded by another process; the same command continues "
             "from there"
         )
-    check_newest(storage, scope.run_layout, scope.epoch)  # the copy and the sweep are not for who took over meanwhile to suffer
+    check_newest(storage, scope.run_layout, scope.epoch)  # the copy and the sweep must not disturb a process that took over
     sweep_stage(storage, scope.layout, done.artifacts)
     storage.write_json(scope.layout.record_copy, fields)  # last: where it is, the stage was swept

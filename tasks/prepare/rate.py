@@ -71,7 +71,7 @@ def read_verdict(reply: str) -> Verdict | None:
 
 
 class RatedQuestion(NamedTuple):
-    """What a rater reads of a question."""
+    """The part of a question that a rater reads."""
 
     question: str
     answers: tuple[str, ...]

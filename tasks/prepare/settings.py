@@ -67,7 +67,7 @@ class EvaluationFile(ClosedModel):
 
 
 class SimilaritySettings(ClosedModel):
-    """How alike two questions are: the Jaccard similarity of their sets of character n-grams, candidates found by MinHash."""
+    """The similarity of two questions: the Jaccard similarity of their sets of character n-grams, candidates found by MinHash."""
 
     threshold: float = Field(ge=0.3, le=1, description="similarity from which two questions are near duplicates")
     permutations: int = Field(128, ge=16, le=1024, description="length of a MinHash; more finds more of the pairs just above it")

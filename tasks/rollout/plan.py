@@ -17,7 +17,7 @@ from nbrl.tasks.rollout.settings import RolloutSettings
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """Where a policy samples: the engine's URL, and the key that requests must bring, empty if they need none.
+    """The engine from which a policy samples: its URL, and the key that requests must bring, empty if they need none.
 
     If adapters are published, `adapter` names the one to sample with, none for the initial model, and `version` its weights;
     otherwise the engine says which it has.

@@ -1,4 +1,4 @@
-"""Where the actions of a runner's episodes come from: our own engines, or a model behind another server."""
+"""Samples the actions of a runner's episodes from our own engines, or from a model behind another server."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ EVERY_S = 2.0
 LIMIT_S = 5.0  # a later answer counts as none
 
 
-class Reach:
+class EngineProbe:
     """Notes how long an engine did not answer, or the runner itself was suspended. `url` says where the engine is now.
 
     An episode whose time passed meanwhile did not cause it.
@@ -61,7 +61,7 @@ class Reach:
             return False
 
 
-class Reached(Protocol):
+class Probe(Protocol):
     """Knows whether an engine answered when it was asked last."""
 
     reached: bool
@@ -96,7 +96,7 @@ class EngineSamplers:
         engine, turns = plan.engine, count(engines.first)
         async with engine_session(engine.request_timeout_s, headers(engines.now[0].key)) as session:
             urls = [partial(_url, engines, number) for number in range(len(engines.now))]
-            probes = [Reach(session, url) for url in urls]
+            probes = [EngineProbe(session, url) for url in urls]
             watches = [asyncio.create_task(probe.watch()) for probe in probes]
 
             def new() -> Sampler:
@@ -125,7 +125,7 @@ class EngineSamplers:
                 await asyncio.gather(*watches, return_exceptions=True)
 
 
-def turn_of(turns: Iterator[int], probes: Sequence[Reached]) -> int:
+def turn_of(turns: Iterator[int], probes: Sequence[Probe]) -> int:
     """Return the next engine in turn of those that answered when they were asked last; of all, if none did."""
     for turn in islice(turns, len(probes)):
         if probes[turn % len(probes)].reached:

@@ -1,4 +1,4 @@
-"""How many trajectories run, where, and how often one is retried after an infrastructure fault."""
+"""Settings of rollouts: number and place of the trajectories, and attempts after an infrastructure fault."""
 
 from itertools import pairwise
 

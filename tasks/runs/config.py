@@ -30,7 +30,7 @@ FLOAT32_NATS, BFLOAT16_NATS = Mismatch(mean=1e-4, high=1e-3), Mismatch(mean=1e-2
 
 
 class PublishSettings(ClosedModel):
-    """How and in which numbers engines get the weights, and how closely engine and trainer must agree then."""
+    """The way and the dtype in which engines get the weights, and the tolerance of engine and trainer then."""
 
     via: Literal["storage", "broadcast"] = Field(
         "storage",
@@ -80,7 +80,7 @@ class EvaluateSettings(ClosedModel):
 
 
 class CheckpointSettings(ClosedModel):
-    """Which checkpoints stay on the storage. The newest, and those in use by an evaluation, always do."""
+    """The checkpoints that stay on the storage. The newest, and those in use by an evaluation, always do."""
 
     keep_last: int | None = Field(3, ge=1, description="how many of the newest checkpoints stay; all when not set")
     keep_every: int = Field(0, ge=0, description="checkpoints after each multiple of so many updates stay too; 0: none does")
@@ -98,7 +98,7 @@ class CheckpointSettings(ClosedModel):
 
 
 class PipelineSettings(ClosedModel):
-    """Whether rollouts run beside updates."""
+    """Rollouts beside updates."""
 
     lag: int = Field(
         0,
@@ -116,7 +116,7 @@ class PipelineSettings(ClosedModel):
 
 
 class RecordSettings(ClosedModel):
-    """What a finished iteration writes to MLflow besides its metrics."""
+    """The data of a finished iteration in MLflow besides its metrics."""
 
     traces: int = Field(
         2,

@@ -1,4 +1,4 @@
-"""Which settings decide what a run computes, how two configurations differ in them, and the keys of a settings model.
+"""The settings that decide what a run computes, the differences of two configurations in them, and the keys of a settings model.
 
 A field with `json_schema_extra=FREE` may change when a run is continued; every other one may not.
 """

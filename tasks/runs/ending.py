@@ -1,4 +1,4 @@
-"""How a start of a run ended, in words that outlive its process."""
+"""The end of a start of a run, in words that outlive its process."""
 
 from typing import Literal, NamedTuple
 

@@ -62,7 +62,7 @@ def commit() -> str:
 
 
 class Epoch(ClosedModel):
-    """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start.
+    """The process that took an epoch, the time (`started` in seconds since 1970), and the settings of that start.
 
     `user` began it with `command` in a checkout of `commit`; they are empty where that is unknown.
     """

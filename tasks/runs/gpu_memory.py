@@ -1,4 +1,4 @@
-"""How much memory of its GPUs a training takes, by what takes it: from the model's shape and the settings.
+"""Estimates the GPU memory of a training, part by part, from the model's shape and the settings.
 
 What a layer keeps of a token for its backward pass was counted by hooks on the tensors that transformers' layers save in
 bfloat16; tests count it again. A GPU measured up to a fifth less: it frees some of it early.

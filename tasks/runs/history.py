@@ -23,7 +23,7 @@ FEW = 3  # iterations in a row after which a small effective sample size is no a
 
 
 class Round(NamedTuple):
-    """What the nodes of one round made."""
+    """The artifacts of the nodes of one round."""
 
     prompts: Artifact
     trajectories: Artifact
@@ -32,7 +32,7 @@ class Round(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where in the run's order of questions the next prompt is, and the table of those that are not asked again, if any."""
+    """The place of the next prompt in the run's order of questions, and the table of those that are not asked again, if any."""
 
     cursor: int = 0
     retired: Artifact | None = None

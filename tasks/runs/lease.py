@@ -185,7 +185,7 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch, keep_endin
         with contextlib.suppress(StorageError):
             storage.delete(mark)
             held = holder(storage, layout)
-            if held is not None and held.epoch.name == epoch.name:  # not that of who took over, and waits for this
+            if held is not None and held.epoch.name == epoch.name:  # not that of the process that took over, and waits for this
                 let_go(ending)
 
 

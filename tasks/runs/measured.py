@@ -1,4 +1,4 @@
-"""What one iteration took, and what a whole training will take by it."""
+"""The costs of one iteration, and of a whole training by it."""
 
 import uuid
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ Tree = dict[str, Any]
 
 
 class _Sources:
-    """Where a key comes from, empty if unknown, and where the keys below it do."""
+    """The source of a key, empty if unknown, and the sources of the keys below it."""
 
     def __init__(self) -> None:
         self.name = ""

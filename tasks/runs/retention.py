@@ -1,4 +1,4 @@
-"""Which checkpoints stay on the storage, and the deletion of the others."""
+"""Chooses the checkpoints that stay on the storage, and deletes the others."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -226,7 +226,7 @@ def open_run(
     remember(config)
     with _dropped_if_empty(run, storage, created):
         if created:  # what a run of this name left that was dropped only in part
-            kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of who continues this one already
+            kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of a process that continues this one already
             storage.delete_keys(key for key in storage.list(run.layout.folder) if not key.startswith(kept))
         stored.write(config.environments, storage, run.layout.data, loaded, questions)
         storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())

@@ -89,7 +89,7 @@ def check_trusted(
         lines = "\n".join([*shown, *more])
         raise ConfigError(
             f"{title} was begun by another user or on another machine, and its settings reach beyond it:\n{lines}\n"
-            "give --trust if you trust who wrote them, or other values where there is --set"
+            "give --trust if you trust their author, or other values where there is --set"
         )
 
 

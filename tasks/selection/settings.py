@@ -1,4 +1,4 @@
-"""Which groups an update learns from."""
+"""The selection of groups from which an update learns."""
 
 from pydantic import Field
 

@@ -24,7 +24,7 @@ PLACE_S = 120.0  # to find another machine for an engine whose machine is gone
 
 
 class Served(NamedTuple):
-    """What an engine serves: a checkpoint, or the initial model if it is None, and its name."""
+    """The weights that an engine serves: a checkpoint, or the initial model if it is None, and its name."""
 
     checkpoint: PlacedFolder | None
     version: str

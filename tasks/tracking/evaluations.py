@@ -1,4 +1,4 @@
-"""How evaluations are shown in MLflow: held-out ones of a run in its own run there, others in runs below it."""
+"""Shows evaluations in MLflow: held-out ones of a run in its own run there, others in runs below it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which settings are parameters of a run in MLflow: those by which runs are compared. The rest is in its `config.yaml`."""
+"""The settings that are parameters of a run in MLflow: those by which runs are compared. The rest is in its `config.yaml`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -16,7 +16,7 @@ from nbrl.tasks.tracking.steps import Steps, eval_metrics
 
 
 class MetricSink(Protocol):
-    """Where metrics of one run are shown. `name` says in a warning what it is."""
+    """A place for the metrics of one run. `name` is its name in warnings."""
 
     name: str
 

@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class WarmstartArguments:
-    """What a command line names: a recipe, and what replaces its model to start from, its training and all its phases."""
+    """The arguments of a command line: a recipe, and replacements of its model to start from, its training and all its phases."""
 
     recipe: str | None = None
     start: str | None = None

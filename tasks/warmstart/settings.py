@@ -1,4 +1,4 @@
-"""How a warm start is made: from which model, on which demonstrations, by which steps."""
+"""Settings of a warm start: its model, its demonstrations and its steps."""
 
 import math
 from typing import Annotated, Literal, Self

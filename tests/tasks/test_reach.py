@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from nbrl.tasks.rollout import samplers
-from nbrl.tasks.rollout.samplers import Reach
+from nbrl.tasks.rollout.samplers import EngineProbe
 from tests.tasks.test_samplers import unused_port
 
 BACK = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
@@ -39,9 +39,9 @@ class Engine:
 
 
 @asynccontextmanager
-async def watched(url: str) -> AsyncIterator[Reach]:
+async def watched(url: str) -> AsyncIterator[EngineProbe]:
     async with aiohttp.ClientSession() as session:
-        watch = Reach(session, lambda: url)
+        watch = EngineProbe(session, lambda: url)
         task = asyncio.create_task(watch.watch())
         yield watch
         task.cancel()
@@ -104,7 +104,7 @@ def test_an_engine_where_nobody_listens_is_missed() -> None:
 
 def test_a_runner_that_stood_still_itself_counts_like_an_engine_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        watch, asked = Reach(nobody, lambda: ""), 0
+        watch, asked = EngineProbe(nobody, lambda: ""), 0
 
         async def answers_after_the_process_stood_still() -> bool:
             nonlocal asked

@@ -20,7 +20,7 @@ def rows(cache: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 class CpuBatchedAttention(TorchNativeAttnBackend):
-    """For decoders with full attention; others fall back to `torch_native`.
+    """Attention of decoders with full attention; others fall back to `torch_native`.
 
     What all layers of a forward pass share (which cache rows, which of them count) is computed once, in `init_forward_metadata`.
     """

@@ -1,4 +1,4 @@
-"""What is known of a published data set: where it is, what its rows are, and how a row becomes a question."""
+"""Published data sets: their addresses, their rows, and how a row becomes a question."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,5 +1,5 @@
-"""Which tasks of reasoning-gym pay answers that do not depend on the question: there a policy learns to say that answer. And
-which do not always pay their own.
+"""Finds tasks of reasoning-gym that pay answers that do not depend on the question, which a policy learns to give, and tasks that
+do not always pay their own answers.
 
 Each answer of a battery is given to the same items of a task, and the task's own scorer judges it. The verdicts on the release of
 the package that nbrl was tested with are kept beside this file; those on another release are found when they are needed.

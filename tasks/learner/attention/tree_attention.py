@@ -15,7 +15,7 @@ NAME = "tree"
 
 
 class TreeMask(Protocol):
-    """Which tokens attend to which in one tree, on one device."""
+    """The attention mask of one tree, on one device."""
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
         """Return the outputs [1, T, H, D] of H query heads on G key-value heads."""

@@ -16,7 +16,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F
 
 
 class Buckets:
-    """Those of the safetensors files of a folder. A bucket holds numbers of one dtype from one file.
+    """The buckets of the safetensors files of a folder. A bucket holds numbers of one dtype from one file.
 
     Raises UpdateError where the folder has none, or others than floating-point numbers.
     """

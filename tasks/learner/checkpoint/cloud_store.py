@@ -59,7 +59,7 @@ class CloudCheckpoints:
 
         def complete() -> None:
             storage.write_bytes(f"{out}/{MANIFEST}", manifest)
-            with suppress(OSError, StorageError):  # the checkpoint is there; who needs it then fetches it
+            with suppress(OSError, StorageError):  # the checkpoint is there; a process that needs it fetches it
                 for part in filter(lambda name: (folder / name).is_dir(), (HF, ADAPTER)):
                     (folder / MANIFEST).write_bytes(manifest)
                     self._cache.adopt(folder, part)

@@ -18,7 +18,7 @@ class Named(NamedTuple):
 
 @dataclass(eq=False)
 class PickledObject:
-    """What calling `kind` with `arguments` would make, and the state that it would then be given."""
+    """The object that calling `kind` with `arguments` would make, and the state that it would then get."""
 
     kind: Any
     arguments: Any

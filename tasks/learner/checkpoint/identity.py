@@ -1,4 +1,4 @@
-"""What identifies orders and checkpoints, and which updates make a state that a checkpoint lacks."""
+"""Digests that identify orders and checkpoints, and the updates that make a state that a checkpoint lacks."""
 
 import hashlib
 import io

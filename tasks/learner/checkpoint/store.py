@@ -1,4 +1,4 @@
-"""Where the ranks store a checkpoint and find it again: on a folder that all of them see, or on a cloud.
+"""Stores checkpoints of all ranks and finds them again: on a folder that all of them see, or on a cloud.
 
 A checkpoint has `hf/` (safetensors, to serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json`
 (the result of the order) and `manifest.json` (the SHA-256 of every file). Unless the order wants none, it also

@@ -26,7 +26,7 @@ NO_MODEL = (ArithmeticError, AttributeError, KeyError, RuntimeError, StrictDatac
 
 @dataclass(frozen=True)
 class Layers:
-    """How decoder layers are kept and run.
+    """Options of decoder layers.
 
     `offload`: this rank's shards, their gradients and optimiser state are kept in host memory and copied to the device one
     layer at a time. `recompute`: a layer keeps only its input and is forwarded again in the backward pass. `compiled`: torch

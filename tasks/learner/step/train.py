@@ -20,7 +20,7 @@ from nbrl.tasks.metrics import Metric, reduce
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the steps of a batch reported. `skipped` says why steps were not taken. `before_N` are log-probs of the sampled tokens
+    """The report of the steps of a batch. `skipped` says why steps were not taken. `before_N` are log-probs of the sampled tokens
     before the first step, NaN where they are not known.
     """
 

@@ -54,7 +54,7 @@ _PLACES = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
 
 
 class JudgedAnswer(NamedTuple):
-    """What a grader reads of a trajectory."""
+    """The part of a trajectory that a grader reads."""
 
     question: str
     references: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which rule compares an answer with its references: each question names one."""
+"""Compares an answer with its references by the rule that its question names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args

@@ -81,7 +81,7 @@ async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory 
     try:
         episode = Episode(task, policy, RecordedKernel(recorded), Toolbox(stage.tools), stage.tokenizer, stage.agent)
         again = await episode.run()
-    except (ValueError, RecursionError, IndexError, TypeError):  # of files that others wrote
+    except (ValueError, RecursionError, IndexError, TypeError):  # of files that may be hostile
         return None
     alike = (again.status, again.answer) == (recorded.status, recorded.answer) and not changed(recorded, again)
     kinds = [step.kind for step in again.steps] == [step.kind for step in recorded.steps]

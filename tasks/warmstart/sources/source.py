@@ -1,4 +1,4 @@
-"""What the sources of demonstrations have in common."""
+"""The base of the sources of demonstrations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -32,7 +32,9 @@ class UnfitError(Exception):
 
 
 class Turn(NamedTuple):
-    """What is said, with the assistant's thought before it; `learnt` unless the turn is marked not to be, or calls tools."""
+    """The text of a turn, with the assistant's thought before it; `learnt` unless the turn is marked not to be, or calls
+    tools.
+    """
 
     role: Role
     text: str

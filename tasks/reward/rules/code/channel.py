@@ -1,4 +1,4 @@
-"""What both programs that judge code begin with: their limits, and a channel to the host that what they run does not hold."""
+"""The beginning of both programs that judge code: their limits, and a channel to the host that the judged code does not hold."""
 
 import math
 import os
