@@ -36,15 +36,15 @@ def read_answer(text: str) -> str | None:
     A box in that line, and emphasis or marks of mathematics around the answer, are taken away. What comes before the end of
     thinking does not count. None if nothing is left.
     """
-    said = text.rpartition(_THOUGHT)[2].strip()
-    lines = deque(_ANSWER.finditer(said), maxlen=2)  # the text may end behind a last, empty one
+    spoken = text.rpartition(_THOUGHT)[2].strip()
+    lines = deque(_ANSWER.finditer(spoken), maxlen=2)  # the text may end behind a last, empty one
     line = next((line for line in reversed(lines) if line["rest"] or line["below"]), None)
     if lines and not line:
         return None
-    answer = _within(line) if line else said
+    answer = _within(line) if line else spoken
     boxed = _boxed(answer)
     if boxed is None and not line:
-        return said or None
+        return spoken or None
     return _bare(answer if boxed is None else boxed) or None
 
 
@@ -60,14 +60,14 @@ def _within(line: re.Match[str]) -> str:
 def _boxed(text: str) -> str | None:
     """Return what the last box holds, whatever braces are in it; of boxes in one another the outermost."""
     opened: list[tuple[bool, int]] = []
-    found: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None
     for mark in _BRACES.finditer(text):
         if mark[0].endswith("{") and mark[0] != r"\{":
             opened.append((mark[0] != "{", mark.end()))
         elif mark[0] == "}" and opened:
             box, start = opened.pop()
-            found = (start, mark.start()) if box else found
-    return text[slice(*found)] if found else None
+            last = (start, mark.start()) if box else last
+    return text[slice(*last)] if last else None
 
 
 def _bare(answer: str) -> str:

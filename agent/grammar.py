@@ -79,8 +79,8 @@ class Grammar:
         opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
         if closed not in text:
             return (text, "") if opened in text else ("", text)
-        think, _, said = text.partition(closed) if self.thinking == "native" else text.rpartition(closed)
-        return think, said
+        think, _, summary = text.partition(closed) if self.thinking == "native" else text.rpartition(closed)
+        return think, summary
 
     def _parse_native(self, text: str) -> Action | Malformed:
         opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"

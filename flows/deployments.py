@@ -69,17 +69,17 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
     train = TrainOrder(run=checked_name(run), recipe=options.recipe, overrides=options.overrides, root=root)
     if config is None or options.kind == "evaluate":
         config = trusted_config(storage, run, options.overrides, options.trust)
-    found = []
+    made = []
     if options.kind != "evaluate":
         if (known := find_run(storage, run)) is not None:
             check_continues(storage, known, config)
-        found.append(deployment(deployed.train, run, train, options.cron, run))
+        made.append(deployment(deployed.train, run, train, options.cron, run))
     if options.kind != "train":
         evaluate = EvaluationRequest(model=run, root=root, overrides=options.overrides if alone else ())
-        found.append(deployment(deployed.evaluate, run, evaluate, options.cron if alone else "", run))
+        made.append(deployment(deployed.evaluate, run, evaluate, options.cron if alone else "", run))
     if not alone:
-        found.append(deployment(deployed.clean, "all-runs", CleanOrder(root=root)))
-    return found
+        made.append(deployment(deployed.clean, "all-runs", CleanOrder(root=root)))
+    return made
 
 
 def _check_webhook(url: str) -> None:

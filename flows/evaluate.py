@@ -49,14 +49,14 @@ async def evaluate(order: EvaluationRequest | EvaluationPlan, take_over: bool = 
     await tag(config.name, plan.name)
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, plan.name):
         _check_subject(storage, layout, plan.subject)
-        with opened(plan.start, plan.name, storage, EVALUATIONS, plan.subject.digest) as known:
+        with opened(plan.start, plan.name, storage, EVALUATIONS, plan.subject.digest) as run:
             storage.create_json(layout.subject, plan.subject.model_dump(mode="json"))
             if (done := summaries.read(storage, plan.name)) is not None:
                 await _deliver(storage, config, done, progress)
                 return done
             settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
             async with (
-                writing(known, storage, take_over, progress.say, settings, commit) as writer,
+                writing(run, storage, take_over, progress.say, settings, commit) as writer,
                 lines_kept(storage, writer, progress, Home(config.home)),
                 counted(progress, plan.name),
             ):
@@ -98,9 +98,9 @@ def emit_events(storage: Storage, summary: EvaluationSummary) -> None:
 
 def _line(summary: EvaluationSummary) -> str:
     all_ = summary.scores[0]
-    found = all_.headline(summary.mode)
+    score = all_.headline(summary.mode)
     return (
-        f"{summary.subject.name}: success {found.value:.3f} ({found.low:.3f} to {found.high:.3f}) over {all_.questions} questions"
+        f"{summary.subject.name}: success {score.value:.3f} ({score.low:.3f} to {score.high:.3f}) over {all_.questions} questions"
     )
 
 

@@ -34,9 +34,9 @@ async def measure(start: Prepared) -> Measured:
         storage = Storage(config.storage)
         await asyncio.to_thread(measured.delete_abandoned, start.config.storage)
         try:
-            with opened(Prepared.of(config, start.take()), measured.RUN, storage) as known:
+            with opened(Prepared.of(config, start.take()), measured.RUN, storage) as run:
                 settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(epochs.commit)
-                async with writing(known, storage, False, progress.say, settings, commit) as writer:
+                async with writing(run, storage, False, progress.say, settings, commit) as writer:
                     return await _measure(config, writer, progress)
         finally:
             await asyncio.to_thread(Storage(start.config.storage).delete, folder)

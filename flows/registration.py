@@ -79,8 +79,8 @@ async def apply(client: PrefectClient, deployment: RunnerDeployment) -> None:
             deployment_id=FlowRunFilterDeploymentId(any_=[identity]),
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
         )
-        while found := [run for run in await client.read_flow_runs(flow_run_filter=due) if run.auto_scheduled]:
-            for run in found:
+        while runs := [run for run in await client.read_flow_runs(flow_run_filter=due) if run.auto_scheduled]:
+            for run in runs:
                 await client.delete_flow_run(run.id)
 
 
@@ -129,15 +129,15 @@ async def _serve(deployments: list[RunnerDeployment]) -> None:
         each.paused = False
         await runner.aadd_deployment(each)
     running = asyncio.create_task(runner.start())
-    asked = asyncio.Event()
+    stopped = asyncio.Event()
     await asyncio.sleep(0)  # the runner takes SIGTERM when it starts
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
-    waiting = asyncio.create_task(asked.wait())
+        loop.add_signal_handler(number, stopped.set)
+    waiting = asyncio.create_task(stopped.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not running.done():
         await runner.astop()
     await running
-    if asked.is_set():
+    if stopped.is_set():
         raise KeyboardInterrupt

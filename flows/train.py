@@ -54,12 +54,12 @@ async def train(
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, name):
         for warning in [*await asyncio.to_thread(check_writable, config.storage), *warnings_of(start)]:
             progress.say(f"nbrl: warning: {warning}")
-        with opened(start, name, storage) as known:
-            if not redo and (summary := history.finished(known, config, storage)):
-                await asyncio.to_thread(complete, config, storage, known, progress.say)
+        with opened(start, name, storage) as of_run:
+            if not redo and (summary := history.finished(of_run, config, storage)):
+                await asyncio.to_thread(complete, config, storage, of_run, progress.say)
                 return summary
             async with (
-                swept_writing(known, config, take_over, progress.say) as writer,
+                swept_writing(of_run, config, take_over, progress.say) as writer,
                 lines_kept(storage, writer, progress, Home(config.home)),
                 counted(progress, name),
             ):

@@ -116,8 +116,8 @@ class CloudBlobs(ABC):
 
     def list(self, prefix: str) -> list[str]:
         start, cut = self._name(prefix), len(self._name("")) + 1 if self._name("") else 0
-        found = self._patiently(lambda: list(self._names(f"{start}/" if start else "")))
-        return sorted(name[cut:] for name in found)
+        names = self._patiently(lambda: list(self._names(f"{start}/" if start else "")))
+        return sorted(name[cut:] for name in names)
 
     def delete(self, prefix: str) -> None:
         if below := self.list(prefix):

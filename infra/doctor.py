@@ -50,8 +50,8 @@ def faults(engine: EngineSettings) -> Iterator[tuple[str, str]]:
     toolkit = next(iter(engine.folder.glob("lib/python3*/site-packages/nvidia/cu13")), None)
     if toolkit and "CUDA_HOME" not in os.environ and not all((toolkit / each).exists() for each in TOOLKIT):
         yield f"{toolkit} is no whole toolkit, with which SGLang compiles kernels at its start", GPU_SETUP
-    said = nvidia_smi("--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
-    for place, (free, total) in enumerate(re.findall(r"^ *(\d+) *, *(\d+)", said, re.MULTILINE)):
+    output = nvidia_smi("--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
+    for place, (free, total) in enumerate(re.findall(r"^ *(\d+) *, *(\d+)", output, re.MULTILINE)):
         if int(free) < LEAST_FREE * int(total):
             yield f"GPU {place} has {int(free) >> 10} of {int(total) >> 10} GiB free", "end what uses it; see nvidia-smi"
 
@@ -67,8 +67,8 @@ def _cuda(folder: Path) -> str | None:
     files = [*folder.glob("torch/version.py"), *folder.glob("lib/python3*/site-packages/torch/version.py")]
     if not files:
         return ""
-    found = re.search(r"^cuda\b.*= *'([\d.]+)'", files[0].read_text(errors="replace"), re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^cuda\b.*= *'([\d.]+)'", files[0].read_text(errors="replace"), re.MULTILINE)
+    return match[1] if match else None
 
 
 @dataclass(frozen=True)

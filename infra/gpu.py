@@ -28,9 +28,9 @@ def gpus() -> int:
 @cache
 def memory_of_gpus() -> list[int]:
     """Return the bytes of each GPU of this machine; where the driver does not report them, those that the GPU's name implies."""
-    said = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
-    found = [int(each) << 20 for each in said if each.isdecimal()]
-    return found or [int(size) * 10**9 for size in re.findall(r"^GPU .*?\b(\d+) ?GB", nvidia_smi("-L"), re.MULTILINE)]
+    lines = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
+    sizes = [int(each) << 20 for each in lines if each.isdecimal()]
+    return sizes or [int(size) * 10**9 for size in re.findall(r"^GPU .*?\b(\d+) ?GB", nvidia_smi("-L"), re.MULTILINE)]
 
 
 @cache

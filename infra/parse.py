@@ -53,8 +53,8 @@ def as_settings(value: Any) -> Any:
             raise ValueError("it is nested too deep")
         if isinstance(each, int) and each.bit_length() > BITS:
             raise ValueError(f"a number has more than {BITS} bits")
-        if isinstance(each, str) and (found := NO_TEXT.search(each)):
-            raise ValueError(f"a text has the character {found[0]!r}, which no text may have")
+        if isinstance(each, str) and (match := NO_TEXT.search(each)):
+            raise ValueError(f"a text has the character {match[0]!r}, which no text may have")
         if isinstance(each, bytes):
             raise ValueError("a value is bytes; write text")
         if isinstance(each, dict):
@@ -95,8 +95,8 @@ class _Loader(yaml.SafeLoader):
             event = self.peek_event()
             problem = f"*{event.anchor} refers to another value; write that value out"
             raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
-        found: yaml.Node | None = super().compose_node(parent, index)
-        return found
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 def seal(fields: dict[str, Any]) -> bytes:

@@ -108,8 +108,8 @@ class GsBlobs(CloudBlobs):
     def _names(self, start: str) -> Iterator[str]:
         token: str | None = ""
         while token is not None:
-            asked = {"prefix": start, "pageToken": token or None, "fields": "items/name,nextPageToken"}
-            page = self._fs.call("GET", "b/{}/o", self._bucket, json_out=True, **asked)
+            query = {"prefix": start, "pageToken": token or None, "fields": "items/name,nextPageToken"}
+            page = self._fs.call("GET", "b/{}/o", self._bucket, json_out=True, **query)
             yield from (found["name"] for found in page.get("items", []))
             token = page.get("nextPageToken")
 

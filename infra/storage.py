@@ -138,11 +138,11 @@ class Storage:
         """
         if not isinstance(self._blobs, LocalBlobs):
             return None
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for key in self.list(prefix):
             with self._named("look at", key), contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                found[key] = self._blobs.path(key).lstat().st_size
-        return found
+                sizes[key] = self._blobs.path(key).lstat().st_size
+        return sizes
 
     def delete(self, prefix: str) -> None:
         """Delete an object, or a folder with all its contents; does nothing if there is none."""

@@ -30,14 +30,14 @@ class MlflowPages:
         The address asks for the mode for training: MLflow opens in that for agents, whatever an experiment's tag says.
         """
         name = TrackingSettings().experiment
-        asked = f"{self.url}/api/2.0/mlflow/experiments/get-by-name"
+        address = f"{self.url}/api/2.0/mlflow/experiments/get-by-name"
         try:
-            found = httpx.get(asked, params={"experiment_name": name}, trust_env=False, timeout=ASK_S)
+            response = httpx.get(address, params={"experiment_name": name}, trust_env=False, timeout=ASK_S)
         except httpx.HTTPError:
             return self.url
-        if found.status_code != httpx.codes.OK:
+        if response.status_code != httpx.codes.OK:
             return self.url
-        return f"{self.url}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+        return f"{self.url}/#/experiments/{response.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
 
     @property
     def alive(self) -> bool:

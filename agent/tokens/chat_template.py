@@ -178,8 +178,8 @@ class Template:
     def _frame(self, rendered: str, text: str) -> Frame:
         """Return the texts before and after the first `text`."""
         shown = text if text in rendered else text.strip()
-        before, found, after = rendered.partition(shown)
-        if not found:
+        before, matched, after = rendered.partition(shown)
+        if not matched:
             self._refuse()
         return Frame(before, after, strips=shown != text)
 

@@ -59,8 +59,8 @@ def answer(source: str, day: str, variables: dict[str, Any]) -> dict[str, str]:
     try:
         text = compiled(source, day).render(**variables)
     except Exception as error:
-        said = " ".join(str(error)[:REASON_CHARS].split())
-        return {"refused": said or type(error).__name__}
+        reason = " ".join(str(error)[:REASON_CHARS].split())
+        return {"refused": reason or type(error).__name__}
     return {"text": text} if len(text) <= MAX_CHARS else {"refused": f"it makes {len(text)} characters of a few words"}
 
 

@@ -45,10 +45,10 @@ def render(source: str, day: str, variables: Mapping[str, Any]) -> str:
         if not answer:
             _end()
             raise TokenizerError("it takes too long, or too much memory")
-    found = json.loads(answer)
-    if "refused" in found:
-        raise TokenizerError(found["refused"])
-    return str(found["text"])
+    reply = json.loads(answer)
+    if "refused" in reply:
+        raise TokenizerError(reply["refused"])
+    return str(reply["text"])
 
 
 def _asked(request: bytes) -> bytes:

@@ -104,7 +104,7 @@ def _prompt(asked: SimulatedQuestion, query: str, *, noisy: bool) -> str:
 def _documents(reply: str) -> list[str]:
     """Return the documents of a reply, one a line, without their numbers. Raises ServiceError if there are none."""
     lines = reply.rpartition("</think>")[2].splitlines()  # some servers leave a model's thoughts in its answer
-    numbered = [found[1] for line in lines if (found := _NUMBERED.fullmatch(line))]
+    numbered = [match[1] for line in lines if (match := _NUMBERED.fullmatch(line))]
     documents = [text for line in numbered or lines if (text := " ".join(line.split())[:DOCUMENT_CHARS])]
     if not documents:
         raise ServiceError("the model behind the tool wrote no documents; search again")

@@ -40,10 +40,10 @@ def audit(
     from nbrl.tasks.audit.audit import Audit
 
     storage = storage_at(root)
-    config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
+    config, of_run = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
     mlflow = Tracking(config.tracking, Home(config.home)) if tracking else None
     with err.status("") as status:
-        checked = Audit(storage, config, known, status.update)
+        checked = Audit(storage, config, of_run, status.update)
         found = list(checked.contradictions(mlflow, replay))
     updates = max((record.updates for record in checked.records), default=0)
     counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}

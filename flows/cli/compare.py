@@ -47,18 +47,18 @@ def compare(
     target = writable(picture) if picture is not None else None
     with fitting(" or ".join(names)):
         sides = logic.sides_of(storage_at(root), names)
-        found, there = logic.compare(sides, all_), page(sides)
+        comparison, mlflow = logic.compare(sides, all_), page(sides)
     if target is not None:
         from nbrl.tasks.comparison.page import draw
 
-        put(target, draw(found.sides))
+        put(target, draw(comparison.sides))
     if as_json:
-        print(json.dumps({**found.model_dump(mode="json"), "mlflow": there.model_dump(), "picture": str(target or "")}))
+        print(json.dumps({**comparison.model_dump(mode="json"), "mlflow": mlflow.model_dump(), "picture": str(target or "")}))
         return
-    out.print(render(found), crop=False)
+    out.print(render(comparison), crop=False)
     if target is not None:
         out.print(f"picture  {target}", markup=False, highlight=False, soft_wrap=True)
-    where = there.address or f"no page, for {there.why}"
-    if there.address.startswith("/"):
-        where = f"{there.address} below the address that `nbrl ui` prints"
+    where = mlflow.address or f"no page, for {mlflow.why}"
+    if mlflow.address.startswith("/"):
+        where = f"{mlflow.address} below the address that `nbrl ui` prints"
     out.print(f"MLflow   {where}", markup=False, highlight=False, soft_wrap=True)

@@ -40,8 +40,8 @@ def fetch(
     from nbrl.tasks.environments.datasets.fetch import convert, from_file, from_hub, published
     from nbrl.tasks.errors import ConfigError
 
-    known = published(name)
-    chosen = split or known.splits[0]
+    data_set = published(name)
+    chosen = split or data_set.splits[0]
     targets = [folder / f"{name}-{chosen}.parquet", folder / f"{name}-{chosen}-corpus.parquet"]
     if existing := [target for target in targets if target.exists()]:
         raise ConfigError(f"{existing[0]} exists; move it away, or choose another --folder: nothing is overwritten")
@@ -58,7 +58,7 @@ def fetch(
         raise ConfigError(f"{folder} cannot be written to: {error.strerror or error}") from error
     if fetched.left_out:
         say(f"{fetched.left_out} rows have no answer that could be compared, and were left out")
-    out.print(_closing(targets, len(fetched.questions), len(fetched.passages), known.licence), highlight=False, markup=False)
+    out.print(_closing(targets, len(fetched.questions), len(fetched.passages), data_set.licence), highlight=False, markup=False)
 
 
 def _closing(targets: list[Path], questions: int, passages: int, licence: str) -> str:

@@ -38,8 +38,8 @@ def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
 
     try:
         ray_cluster.start(config.ray, Home(config.home).logs)
-        for found in examined(config):
-            yield found.machine, not found.fault, found.fault or "can do its part"
+        for report in examined(config):
+            yield report.machine, not report.fault, report.fault or "can do its part"
         sentences = lacking(config, offers_of_machines())
         for sentence in sentences:
             yield "cluster", False, f"{sentence}; add machines that offer it, or take less"

@@ -58,7 +58,7 @@ def _layout(storage: "Storage", name: str) -> "RunLayout":
     from nbrl.tasks.layout.runs import EVALUATIONS, RUNS
     from nbrl.tasks.runs.run import checked_name, find_run, unknown
 
-    found = find_run(storage, checked_name(name)) or find_run(storage, name, EVALUATIONS)
-    if found is None:
+    run = find_run(storage, checked_name(name)) or find_run(storage, name, EVALUATIONS)
+    if run is None:
         raise unknown(storage, name, RUNS, EVALUATIONS)
-    return found.layout
+    return run.layout

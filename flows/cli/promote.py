@@ -38,15 +38,16 @@ def promote(
     check_acting(set_ or [], ("home", "tracking"))
     storage, (name, updates) = storage_at(root), named(run)
     config = trusted_config(storage, name, set_ or [], trust, used=("home", "tracking"))
-    found = make_champion(storage, name, updates)
+    champion = make_champion(storage, name, updates)
     out.print(
-        f"the champion of {found.recipe} is run {found.run} after {found.updates} updates: {storage.uri(found.checkpoint)}",
+        f"the champion of {champion.recipe} is run {champion.run} after {champion.updates} updates: "
+        f"{storage.uri(champion.checkpoint)}",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
     try:
-        shown = show_champion(storage, found, config.tracking, Home(config.home))
+        shown = show_champion(storage, champion, config.tracking, Home(config.home))
     except ServerError as error:
         given = "".join(f" --set {shlex.quote(each)}" for each in set_ or [])
         track = f"nbrl track {name}{root_flag(config)}{given}"

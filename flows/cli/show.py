@@ -102,9 +102,9 @@ def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | N
             raise ConfigError(f"{option} writes one trajectory; name it as {run or 'RUN'}/TRAJECTORY (`{lists}` lists them)")
     if path is not None and html is not None:
         raise ConfigError("--notebook and --html each write one file; give one of them")
-    known = [status.value for status in Status]
-    if wanted.status and wanted.status not in known:
-        raise ConfigError(f"no trajectory ends as {wanted.status!r}; {did_you_mean(wanted.status, known)}")
+    statuses = [status.value for status in Status]
+    if wanted.status and wanted.status not in statuses:
+        raise ConfigError(f"no trajectory ends as {wanted.status!r}; {did_you_mean(wanted.status, statuses)}")
     if wanted.iteration is not None and (wanted.held_out or wanted.updates is not None):
         raise ConfigError("--iteration lists what was trained on, --held-out and @N what was not; leave one of them out")
     if wanted.best is not None and wanted.worst is not None:

@@ -85,11 +85,11 @@ def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, 
     from nbrl.tasks.runs.run import find_run
 
     storage = Storage(config.storage)
-    if (known := find_run(storage, name)) is None:
+    if (run := find_run(storage, name)) is None:
         return True
-    if not redo and finished(known, config, storage) is not None:
+    if not redo and finished(run, config, storage) is not None:
         return False
-    holder_to_stop(storage, known.layout, take_over)
+    holder_to_stop(storage, run.layout, take_over)
     return True
 
 

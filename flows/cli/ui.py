@@ -72,8 +72,8 @@ def newest_uri(storage: Storage) -> str | None:
     newest: tuple[float, str | None] = (0.0, None)
     for name in run_names(storage.list(RUNS)):
         try:
-            known = find_run(storage, name)
-            starts = None if known is None else first_and_newest(storage, known.layout)
+            run = find_run(storage, name)
+            starts = None if run is None else first_and_newest(storage, run.layout)
         except (RunError, InfraError):  # what cannot be read is no run to follow
             continue
         if starts is not None and starts[1].started > newest[0]:

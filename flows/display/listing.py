@@ -145,14 +145,14 @@ def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[Liste
 
 def places(run: str, keys: Collection[str], wanted: Wanted) -> list[str]:
     """Return the wanted tables of trajectories, the newest first. Raises ConfigError where none is."""
-    there = sorted(filter(is_trajectories, keys), key=_age, reverse=True)
-    chosen = [key for key in there if wanted.fits_place(key)]
+    tables = sorted(filter(is_trajectories, keys), key=_age, reverse=True)
+    chosen = [key for key in tables if wanted.fits_place(key)]
     if not chosen and wanted.iteration is not None:
-        known = [stage[1] for key in there if (stage := stage_of(key)) and not stage[0]]
+        known = [stage[1] for key in tables if (stage := stage_of(key)) and not stage[0]]
         words = f"it has those of {known[-1]} to {known[0]}" if known else "it has no iterations"
         raise ConfigError(f"{run!r} has no trajectories of iteration {wanted.iteration}; {words}")
     if not chosen and wanted.updates is not None:
-        known = [stage[1] for key in there if (stage := stage_of(key)) and stage[0]]
+        known = [stage[1] for key in tables if (stage := stage_of(key)) and stage[0]]
         words = f"it has those after {', '.join(map(str, reversed(known)))}" if known else "it has none"
         raise ConfigError(f"{run!r} has no evaluation after {wanted.updates} updates; {words}")
     if not chosen:

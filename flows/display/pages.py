@@ -29,8 +29,8 @@ def sparkline(values: list[float]) -> str:
 def report(summary: Summary) -> RenderableType:
     scores = Table("", "before", "after", title="held-out questions", title_justify="left")
     names = {"success": "success", "em": "exact match", "f1": "F1"}
-    known = sorted({*summary.before, *summary.after})
-    names |= {key: f"  {key.removeprefix('success/')}" for key in known if key.startswith("success/")}
+    labels = sorted({*summary.before, *summary.after})
+    names |= {key: f"  {key.removeprefix('success/')}" for key in labels if key.startswith("success/")}
     for key, name in names.items():
         scores.add_row(name, *(f"{values[key]:.3f}" if key in values else "–" for values in (summary.before, summary.after)))
     times = Table("node", "seconds", "per iteration", title="where the time went", title_justify="left")

@@ -147,7 +147,7 @@ def put(path: Path, data: bytes) -> None:
 def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wanted) -> RenderableType:
     """Return the newest group with this id, or that of the trajectory with this id. Raises ConfigError if there is none."""
     keys = files(storage, run)
-    found: dict[str, list[Trajectory]] = {}
+    groups: dict[str, list[Trajectory]] = {}
     for key in places(run, keys, wanted):
         rows = read_trajectories(storage, key)
         names = dict(zip(rows["id"].to_pylist(), rows["group"].to_pylist(), strict=True))
@@ -155,10 +155,10 @@ def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wan
             group = names.get(group, group)
         if group in names.values():
             members = trajectories_of(storage, key, rows.filter(pc.equal(rows["group"], group)))
-            found[key] = sorted(members, key=lambda each: each.sample)
-    if not found:
+            groups[key] = sorted(members, key=lambda each: each.sample)
+    if not groups:
         raise ConfigError(f"{run!r} has no group or trajectory {group!r} there; `nbrl show {run}` lists the trajectories")
-    (key, trajectories), *others = found.items()
+    (key, trajectories), *others = groups.items()
     scored = rewards_of(key, keys)
     rewards = {row["trajectory"]: row for row in storage.read_table(scored).to_pylist()} if scored else {}
     first = trajectories[0]

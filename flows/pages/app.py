@@ -41,10 +41,10 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
 
     def stage(request: Request) -> str:
         kind, name = request.path_params["kind"], request.path_params["name"]
-        found = reading.stage(kind, name, request.path_params["stage"])
-        rows = reading.rows(kind, name, found)
+        stage = reading.stage(kind, name, request.path_params["stage"])
+        rows = reading.rows(kind, name, stage)
         chosen = {key: request.query_params.get(key, "") for key in ("status", "ability", "text", "order")}
-        return render.stage_page(kind, name, found, filtered(rows, chosen), chosen, len(rows))
+        return render.stage_page(kind, name, stage, filtered(rows, chosen), chosen, len(rows))
 
     def trajectory(request: Request) -> str:
         kind, name = request.path_params["kind"], request.path_params["name"]
@@ -94,8 +94,8 @@ def filtered(rows: list[TrajectoryRow], chosen: dict[str, str]) -> list[Trajecto
 def model_of(storage: Storage, kind: str, name: str) -> str:
     """Return the model folder of a run, for its tokenizer; empty if that is not known."""
     try:
-        known = find_run(storage, name, "runs" if kind == "runs" else "evaluations")
-        return stored_config(storage, known).policy.path if known else ""
+        run = find_run(storage, name, "runs" if kind == "runs" else "evaluations")
+        return stored_config(storage, run).policy.path if run else ""
     except (InfraError, RunError):
         return ""
 
@@ -105,5 +105,5 @@ def page(storage: Storage, name: str, table: str, identity: str) -> str:
     reading = Reading(storage)
     kind = next(kind for kind in KINDS if table.startswith(f"{layout_of(kind, name).folder}/"))
     stage = next(stage for stage in reading.stages(kind, name) if table in stage.tables)
-    found = reading.trajectory(kind, name, stage, identity)
-    return trajectory_page(kind, name, stage, found, decoder(model_of(storage, kind, name)), alone=True)
+    shown = reading.trajectory(kind, name, stage, identity)
+    return trajectory_page(kind, name, stage, shown, decoder(model_of(storage, kind, name)), alone=True)

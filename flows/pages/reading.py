@@ -137,8 +137,8 @@ class Reading:
         key = logprobs_of(table, keys)
         if key is None:
             return {}
-        known = self.storage.read_table(key)
-        mine = known.filter(pc.equal(known["trajectory"], identity))
+        log_probs = self.storage.read_table(key)
+        mine = log_probs.filter(pc.equal(log_probs["trajectory"], identity))
         return dict(zip(mine["step"].to_pylist(), mine["logprobs"].to_pylist(), strict=True))
 
     def _expected(self, table: str, kind: str, name: str, keys: list[str], group: str) -> list[str]:
@@ -149,9 +149,9 @@ class Reading:
         for place in [*places, layout_of(kind, name).data.split("held_out")]:
             if place in keys:
                 asked = self.storage.read_table(place)
-                found: pa.Table = asked.filter(pc.equal(asked["group" if "group" in asked.column_names else "id"], group))
-                if len(found):
-                    return list(found["answers"][0].as_py())
+                answers: pa.Table = asked.filter(pc.equal(asked["group" if "group" in asked.column_names else "id"], group))
+                if len(answers):
+                    return list(answers["answers"][0].as_py())
         return []
 
 

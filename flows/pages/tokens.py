@@ -124,11 +124,11 @@ def branches(trajectory: Trajectory) -> list[Branch]:
     children: dict[int, list[int]] = {}
     for number, node in enumerate(trajectory.nodes):
         children.setdefault(node.parent, []).append(number)
-    found: list[Branch] = []
+    branches: list[Branch] = []
     left = [(number, 0) for number in reversed(children.get(ROOT, []))]
     while left:
         number, depth = left.pop()
         node, below = trajectory.nodes[number], children.get(number, [])
-        found.append(Branch(number, node.kind, node.step, len(node.token_ids), depth, len(below)))
+        branches.append(Branch(number, node.kind, node.step, len(node.token_ids), depth, len(below)))
         left += [(child, depth + (len(below) > 1)) for child in reversed(below)]
-    return found
+    return branches

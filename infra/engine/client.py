@@ -135,7 +135,7 @@ class EngineClient:
         Raises PublishError if they do not arrive whole. The engine then stays paused, under a version that no request names,
         until weights are published in it.
         """
-        found: list[WeightComparison] = []
+        comparisons: list[WeightComparison] = []
 
         async def take() -> None:
             await self._call("POST", "/init_weights_update_group", _to_join(group))
@@ -143,18 +143,18 @@ class EngineClient:
                 await self.name(f"a part of {version}")
                 for bucket in buckets:
                     await self._call("POST", "/update_weights_from_distributed", _to_load(group, bucket))
-                found.append(await self._compared(f"equals_sent:{json.dumps(_to_compare(group, buckets))}"))
+                comparisons.append(await self._compared(f"equals_sent:{json.dumps(_to_compare(group, buckets))}"))
             finally:  # ends the wait of ranks that count on this engine
                 with contextlib.suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(LEAVE_S):
                         await self._call("POST", "/destroy_weights_update_group", {"group_name": group.name})
-            if found[0].different or found[0].why:
-                fault = found[0].why or f"{', '.join(found[0].different[:3])} differ from what was sent"
+            if comparisons[0].different or comparisons[0].why:
+                fault = comparisons[0].why or f"{', '.join(comparisons[0].different[:3])} differ from what was sent"
                 raise EngineError(f"its weights are not those that were sent: {fault}")
             await self.name(version)
 
         await self._swap(take, version, torn=True)
-        return found[0]
+        return comparisons[0]
 
     async def _swap(self, work: Callable[[], Awaitable[object]], version: str, torn: bool = False) -> float:
         started = time.monotonic()

@@ -33,8 +33,8 @@ class Parts:
         """Return how that process ended: from the process, or from the server's `log` if it has been reaped."""
         status = _exit_status(pid)
         for line in log:
-            if found := re.search(rf"pid={pid}\) crashed with exit code (-?\d+)", line):
-                status = int(found[1])
+            if match := re.search(rf"pid={pid}\) crashed with exit code (-?\d+)", line):
+                status = int(match[1])
         return f"its {self._names[pid]} " + ("ended" if status is None else f"ended: {in_words(status)}")
 
 

@@ -26,10 +26,10 @@ def answers(
     """Return whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
     method = "GET" if body is None else "POST"
     try:
-        asked = httpx.request(method, url, timeout=timeout_s, headers=headers, json=body, trust_env=False, verify=_authorities())
+        answer = httpx.request(method, url, timeout=timeout_s, headers=headers, json=body, trust_env=False, verify=_authorities())
     except httpx.HTTPError:
         return False
-    return asked.status_code == httpx.codes.OK
+    return answer.status_code == httpx.codes.OK
 
 
 @cache

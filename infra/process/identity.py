@@ -32,10 +32,10 @@ def is_running(process: str) -> bool | None:
     """Return whether the process with this identity runs; None where only another machine or container can know, or it
     is none.
     """
-    found = FORM.fullmatch(process)
-    if not found or found["place"] != _place():
+    match = FORM.fullmatch(process)
+    if not match or match["place"] != _place():
         return None
-    return _started(int(found["pid"])) == found["started"]
+    return _started(int(match["pid"])) == match["started"]
 
 
 def _place() -> str:

@@ -16,14 +16,14 @@ SECTIONS = ("global", "install", ":env:")
 
 def pip_settings(listing: str) -> dict[str, list[str]]:
     """Return the words of every setting: pip separates several by white space."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for section in SECTIONS:
         for line in listing.splitlines():
             key, equals, value = line.partition("=")
             place, _, name = key.rpartition(".")
             if equals and place == section:
-                found[name] = ast.literal_eval(value)
-    return {name: value.split() for name, value in found.items() if value.strip()}
+                settings[name] = ast.literal_eval(value)
+    return {name: value.split() for name, value in settings.items() if value.strip()}
 
 
 def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) -> dict[str, str]:

@@ -27,13 +27,13 @@ def immortalize() -> None:
     if immortal != _IMMORTAL or words[id(mortal) // _WORD] != sys.getrefcount(mortal) - 1:
         return
     # None of the objects that are in use here is among them: they are made later, or never listed.
-    found: list[Any] = gc.get_objects()
-    while found:
-        each = found.pop()
+    objects: list[Any] = gc.get_objects()
+    while objects:
+        each = objects.pop()
         count = id(each) // _WORD
         if words[count] == immortal:
             continue
         words[count] = immortal
-        found += gc.get_referents(each)
+        objects += gc.get_referents(each)
         if isinstance(each, CodeType):  # which the collector does not look into
-            found += (each.co_consts, each.co_names, each.co_filename, each.co_name, each.co_qualname, each.co_linetable)
+            objects += (each.co_consts, each.co_names, each.co_filename, each.co_name, each.co_qualname, each.co_linetable)

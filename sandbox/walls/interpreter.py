@@ -62,11 +62,13 @@ def versions(settings: SandboxSettings) -> dict[str, str]:
     minor = python.tag.removeprefix("cpython-3")
     if python == own():
         return {"Python": f"3.{minor}, nbrl's own"}
-    path, found = [str(site) for site in python.sites], {"Python": f"3.{minor}"}
+    path, found_versions = [str(site) for site in python.sites], {"Python": f"3.{minor}"}
     for name in sorted({_name(each) for each in distributions(path=path)} - {""}):
         for first in itertools.islice(distributions(name=name, path=path), 1):  # what an import would find
-            found[_NORMAL.sub("-", name).lower()] = first.version.partition("+")[0]  # after it, of builds for CPUs and GPUs
-    return found
+            found_versions[_NORMAL.sub("-", name).lower()] = first.version.partition("+")[
+                0
+            ]  # after it, of builds for CPUs and GPUs
+    return found_versions
 
 
 def _name(package: Distribution) -> str:
@@ -94,9 +96,9 @@ def _of(environment: Path) -> Interpreter:
         )
         executable, base, folders, tag, found = json.loads(described.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else [str(error)]
+        reason = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else [str(error)]
         raise SandboxUnavailable(
-            f"kernels cannot have the Python environment {environment}: {' '.join(said)}; run `make setup`, or set "
+            f"kernels cannot have the Python environment {environment}: {' '.join(reason)}; run `make setup`, or set "
             "sandbox.environment to one that has ipykernel"
         ) from error
     if found != (needed := version(_KERNEL)):
@@ -114,8 +116,8 @@ def _of(environment: Path) -> Interpreter:
 
 
 def _interpreter(executable: str, base: str, folders: list[str], tag: str) -> Interpreter:
-    found = dict.fromkeys(Path(folder).resolve() for folder in folders)
-    sites = tuple(each for each in found if each.name in ("site-packages", "dist-packages") and each.is_dir())
+    paths = dict.fromkeys(Path(folder).resolve() for folder in folders)
+    sites = tuple(each for each in paths if each.name in ("site-packages", "dist-packages") and each.is_dir())
     return Interpreter(Path(executable).resolve(), Path(base).resolve(), sites, tag)
 
 

@@ -114,11 +114,11 @@ def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> I
         return
     for name in sorted({name for record in records for name in record.metrics}):
         wanted = sorted((record.iteration + 1, record.metrics[name]) for record in records if name in record.metrics)
-        found = sorted(tracking.history(name))
-        if [step for step, _ in found] != [step for step, _ in wanted]:
-            steps = f"at steps {_few(found)}, the records at {_few(wanted)}"
+        points = sorted(tracking.history(name))
+        if [step for step, _ in points] != [step for step, _ in wanted]:
+            steps = f"at steps {_few(points)}, the records at {_few(wanted)}"
             yield f"MLflow has {name} {steps}; `nbrl track {run.name}` delivers what is missing"
-        elif found != wanted:
+        elif points != wanted:
             yield f"MLflow has other values of {name} than the records"
 
 

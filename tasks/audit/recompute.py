@@ -54,10 +54,10 @@ def rescored(
 
 def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
     """Return faults in the words that were recorded: those of another process may name other addresses."""
-    found = again["unscored"].to_pylist()
-    if len(found) != len(recorded_faults):
+    faults = again["unscored"].to_pylist()
+    if len(faults) != len(recorded_faults):
         return again
-    words = [recorded_ if fault and recorded_ else fault for fault, recorded_ in zip(found, recorded_faults, strict=True)]
+    words = [recorded_ if fault and recorded_ else fault for fault, recorded_ in zip(faults, recorded_faults, strict=True)]
     return again.set_column(again.column_names.index("unscored"), "unscored", pa.array(words, pa.string()))
 
 
@@ -87,13 +87,13 @@ class Recompute:
         """Yield one phrase for each node whose result is not what its inputs give."""
         record, count = self._record, self._config.rollout.prompts
         cursor, before = self._start
-        known = RETIRED_SCHEMA.empty_table() if before is None else self._storage.read_table(before.path, before.digest)
+        retired_table = RETIRED_SCHEMA.empty_table() if before is None else self._storage.read_table(before.path, before.digest)
         tables = [self._read_all(round_) for round_ in record.rounds]
         questions = stored.read(self._storage, self._run.layout.data, "train")
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            passed = known["id"].to_pylist()
+            passed = retired_table["id"].to_pylist()
             expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
             if not same(prompts, expected.prompts):
                 yield f"{where}the prompts are not those from position {cursor} on of the run's order"
@@ -110,8 +110,8 @@ class Recompute:
             if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
             if self._config.select.retire_at is not None:
-                known = retired(known, prompts, rewards, self._config.select.retire_at, record.iteration)
-                if not same(self._read(record.retirements[number]), known):
+                retired_table = retired(retired_table, prompts, rewards, self._config.select.retire_at, record.iteration)
+                if not same(self._read(record.retirements[number]), retired_table):
                     yield f"{where}the questions that are not asked again are not those of the rewards"
         if record.cursor != cursor:
             yield f"the record's next prompt is {record.cursor}, but prompts up to {cursor} were sampled"
@@ -127,9 +127,9 @@ class Recompute:
     def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
         """Yield every trajectory once, from the right weights."""
         rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
-        wanted, found = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
-        if wanted != found:
-            lost, more = sorted((wanted - found).elements()), sorted((found - wanted).elements())
+        wanted, counts = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
+        if wanted != counts:
+            lost, more = sorted((wanted - counts).elements()), sorted((counts - wanted).elements())
             yield f"trajectories are missing ({', '.join(lost[:3]) or 'none'}) or too many ({', '.join(more[:3]) or 'none'})"
         try:
             check_weights(sampled_from(trajectories), str(self._sampled_from))

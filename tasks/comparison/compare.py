@@ -65,8 +65,10 @@ def compare(sides: Sequence[Side], indifferent: bool = False) -> Comparison:
 def differing(sides: Sequence[Side], indifferent: bool) -> list[Setting]:
     """Return the settings that differ between sides; with `indifferent` also those that decide nothing."""
     deciding = {key for side in sides for key in _leaves(side, False)} | {POLICY}
-    found = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
-    rows = [Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in found.items()]
+    settings = _differing([_leaves(side, indifferent) for side in sides]) | _differing([_digests(side) for side in sides])
+    rows = [
+        Setting(key=key, values=values, decides=key in deciding or key.startswith(SOURCE)) for key, values in settings.items()
+    ]
     return sorted(rows, key=lambda setting: not setting.decides)
 
 

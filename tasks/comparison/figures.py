@@ -93,10 +93,10 @@ def tokens_of(record: Record) -> float:
 
 
 def _by_node(records: Iterable[Record], prefix: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for record in records:
         for name, value in record.metrics.items():
             node = name.removeprefix(prefix)
             if name.startswith(prefix) and node not in NOT_NODES:
-                found[node] = found.get(node, 0.0) + value
-    return found
+                costs[node] = costs.get(node, 0.0) + value
+    return costs

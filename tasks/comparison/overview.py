@@ -88,8 +88,8 @@ class _Reader:
 def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -> RunRow:
     layout, read = layout_of(kind, name), _Reader()
     starts = read(lambda: first_and_newest(storage, layout), None)
-    known = read(lambda: known_run(storage, name, kind), None) if layout.identity in keys else None
-    facts: dict[str, Any] = {"name": name, "kind": kind, "recipe": known.recipe if known else ""}
+    run = read(lambda: known_run(storage, name, kind), None) if layout.identity in keys else None
+    facts: dict[str, Any] = {"name": name, "kind": kind, "recipe": run.recipe if run else ""}
     facts["bytes"] = None if None in keys.values() else sum(size or 0 for size in keys.values())
     facts["began"] = starts[0].started if starts else None
     facts["logs"] = _logs(storage, layout, keys, starts[1] if starts else None)
@@ -102,9 +102,9 @@ def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -
             facts |= {"recipe": summary.recipe, "first": score, "last": score, "best": score}
             facts["began"] = facts["began"] or summary.finished
     else:
-        if known is not None:
-            facts |= read(lambda: _scores(storage, known), dict[str, float]())
-        facts["iterations"], facts["planned"] = done, _planned(known, starts[1] if starts else None)
+        if run is not None:
+            facts |= read(lambda: _scores(storage, run), dict[str, float]())
+        facts["iterations"], facts["planned"] = done, _planned(run, starts[1] if starts else None)
         complete = read(lambda: _summarised(storage, layout, keys, done), None)
     if layout.identity not in keys:
         read.faults.append(f"{storage.uri(layout.identity)} is missing")

@@ -47,14 +47,14 @@ def _page(sides: Sequence[Side]) -> ComparisonPage:
     check_reachable(place)
     tracking = Tracking(config.tracking, Home(config.home))
     experiment = tracking.client.get_experiment_by_name(config.tracking.experiment)
-    found = list(dict.fromkeys(_id(tracking, side) for side in sides)) if experiment is not None else [""]
-    if experiment is None or "" in found:
+    ids = list(dict.fromkeys(_id(tracking, side) for side in sides)) if experiment is not None else [""]
+    if experiment is None or "" in ids:
         return ComparisonPage(why="MLflow does not have all of them; `nbrl track NAME` delivers one")
-    if len(found) < 2:
+    if len(ids) < 2:
         return ComparisonPage(why="they are one run in MLflow")
-    both = f"runs={quote(_list(found))}&experiments={quote(_list([experiment.experiment_id]))}"
-    asked = f"{both}&workflowType=machine_learning"  # the mode for training: MLflow opens in that for agents
-    return ComparisonPage(address=f"{place.rstrip('/') if place.startswith(SERVERS) else ''}/#/compare-runs?{asked}")
+    both = f"runs={quote(_list(ids))}&experiments={quote(_list([experiment.experiment_id]))}"
+    query = f"{both}&workflowType=machine_learning"  # the mode for training: MLflow opens in that for agents
+    return ComparisonPage(address=f"{place.rstrip('/') if place.startswith(SERVERS) else ''}/#/compare-runs?{query}")
 
 
 def _id(tracking: Tracking, side: Side) -> str:

@@ -111,8 +111,8 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
     if updates is not None:
         at = [each for each in held if each.updates == updates]
         if not at:
-            there = ", ".join(str(each.updates) for each in held)
-            raise ConfigError(f"run {run.name!r} has no evaluation after {updates} updates; it has those after {there}")
+            numbers = ", ".join(str(each.updates) for each in held)
+            raise ConfigError(f"run {run.name!r} has no evaluation after {updates} updates; it has those after {numbers}")
         records, held = records[: at[0].step], [each for each in held if each.step <= at[0].step]
     config, asked = resumed_config(storage, run.name, ()), stored.read(storage, run.layout.data, "held_out")
 
@@ -162,8 +162,8 @@ def _evaluation(storage: Storage, name: str) -> Side:
         processor_seconds=_of_evaluation(summary.processor_seconds),
         gpu_seconds=_of_evaluation(summary.gpu_seconds),
     )
-    found = Scored(label=name, kind="evaluations", final=score, best=score, cost=cost)
-    return Side(run, resumed_config(storage, name, (), EVALUATIONS), found, questions)
+    scored = Scored(label=name, kind="evaluations", final=score, best=score, cost=cost)
+    return Side(run, resumed_config(storage, name, (), EVALUATIONS), scored, questions)
 
 
 def _of_evaluation(seconds: float) -> dict[str, float]:

@@ -127,7 +127,7 @@ def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats 
     """Return the parameters with the smallest squared error that one of the guesses leads to."""
     from scipy.optimize import OptimizeWarning, curve_fit
 
-    found: list[tuple[float, Floats]] = []
+    fits: list[tuple[float, Floats]] = []
     for guess in guesses:
         try:
             with warnings.catch_warnings():
@@ -136,8 +136,8 @@ def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats 
                 parameters, _ = curve_fit(_curve, scaled, success, within, bounds=(_LOWEST, _HIGHEST), max_nfev=400)
         except RuntimeError:  # it did not converge
             continue
-        found.append((float(np.sum((_curve(scaled, *parameters) - success) ** 2)), parameters))
-    return min(found, key=lambda each: each[0])[1] if found else None
+        fits.append((float(np.sum((_curve(scaled, *parameters) - success) ** 2)), parameters))
+    return min(fits, key=lambda each: each[0])[1] if fits else None
 
 
 def _interval(scaled: Floats, fitted: Floats, residuals: Floats, best: Floats) -> tuple[float, float]:

@@ -75,5 +75,5 @@ class WorldEnvironment(Environment):
         train = World.generate(self.seed, "train", self.train, self.abilities)
         held_out = World.generate(self.seed, "held_out", self.held_out, self.abilities)
         passages = pa.table({"passage": sorted({*train.corpus, *held_out.corpus})}, schema=CORPUS_SCHEMA)
-        asked, evaluated = [table_of(question.model_dump() for question in world.questions) for world in (train, held_out)]
-        return Tables(asked, evaluated, passages)
+        training, evaluated = [table_of(question.model_dump() for question in world.questions) for world in (train, held_out)]
+        return Tables(training, evaluated, passages)

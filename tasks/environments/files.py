@@ -94,23 +94,23 @@ def questions_of(
     rules = [each or rule for each in table[ruled].to_pylist()] if ruled in table.column_names else [rule] * rows
     expects = FILES in rules and expected in table.column_names
     optional = (*OPTIONAL, "answers") if expects or CODE in rules else OPTIONAL
-    found = dict[str, Any](expected_columns(where, table[expected].to_pylist(), folder) if expects else {})
+    filled = dict[str, Any](expected_columns(where, table[expected].to_pylist(), folder) if expects else {})
     if CODE in rules:
-        others = found["reference"].to_pylist() if expects else [""] * rows
+        others = filled["reference"].to_pylist() if expects else [""] * rows
         tested = tested_column(where, table, columns, rules)
-        found["reference"] = pa.array([one or other for one, other in zip(tested, others, strict=True)], pa.string())
+        filled["reference"] = pa.array([one or other for one, other in zip(tested, others, strict=True)], pa.string())
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
         empty = field.name == "rule" and theirs in table.column_names and table[theirs].null_count == rows
-        if field.name in found:
+        if field.name in filled:
             continue
         if field.name in OURS or (field.name in optional and (theirs not in table.column_names or empty)):
-            found[field.name] = made[field.name]()
+            filled[field.name] = made[field.name]()
         elif field.name == "files":
-            found[field.name] = attached_column(where, table[theirs].to_pylist(), folder, {} if attached is None else attached)
+            filled[field.name] = attached_column(where, table[theirs].to_pylist(), folder, {} if attached is None else attached)
         else:
-            found[field.name] = _column(where, table, theirs, field, key)
-    questions = pa.table({name: found[name] for name in SCHEMA.names}, schema=SCHEMA)
+            filled[field.name] = _column(where, table, theirs, field, key)
+    questions = pa.table({name: filled[name] for name in SCHEMA.names}, schema=SCHEMA)
     for found_rule in questions["rule"].unique().to_pylist():
         if found_rule not in RULES:
             raise ConfigError(f"{where} has the rule {found_rule!r}; {did_you_mean(found_rule, RULES)}")
@@ -163,20 +163,20 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
     if name not in table.column_names:
         hint = did_you_mean(name, nested.paths(table))
         raise ConfigError(f"{where} lacks the column {field.name!r}; {hint} {key}.columns.{field.name} names it")
-    found = table[name]
+    column = table[name]
     if field.name == "question" or (pa.types.is_list(field.type) and field.name == "answers"):
-        found = _simple(where, found, name, field)
-    found = _whole(found)
-    if found.null_count:
-        raise ConfigError(f"{where}: {found.null_count} rows have no {name!r}; fill it or leave them out")
+        column = _simple(where, column, name, field)
+    column = _whole(column)
+    if column.null_count:
+        raise ConfigError(f"{where}: {column.null_count} rows have no {name!r}; fill it or leave them out")
     try:
-        if pa.types.is_list(field.type) and not pa.types.is_nested(found.type):
-            found = pa.chunked_array([pa.array([[value] for value in found.cast(pa.string()).to_pylist()], field.type)])
-        made = found.cast(field.type)
+        if pa.types.is_list(field.type) and not pa.types.is_nested(column.type):
+            column = pa.chunked_array([pa.array([[value] for value in column.cast(pa.string()).to_pylist()], field.type)])
+        made = column.cast(field.type)
     except (pa.ArrowException, TypeError) as error:
         members = [each for each in nested.paths(table) if each.startswith(f"{name}.")]
         hint = f"; name one of {', '.join(members)}" if members else ""
-        raise ConfigError(f"{where}: the column {name!r} is {found.type} where {field.type} is needed{hint}") from error
+        raise ConfigError(f"{where}: the column {name!r} is {column.type} where {field.type} is needed{hint}") from error
     named = NAMED.get(field.name)
     return pa.chunked_array([pa.array([named(each) for each in made.to_pylist()], pa.string())]) if named else made
 

@@ -73,18 +73,18 @@ def prompts_from(
 
     Where every question is retired, all are asked again.
     """
-    asked = pc.invert(pc.is_in(questions["id"], pa.array(list(retired), pa.string())))
-    if not retired or not pc.any(asked).as_py():
+    keep = pc.invert(pc.is_in(questions["id"], pa.array(list(retired), pa.string())))
+    if not retired or not pc.any(keep).as_py():
         return Taken(prompts_at(questions, weights, seed, cursor, count), count)
-    found, places, walked, step = list[pa.Table](), list[int](), 0, count
+    tables, places, walked, step = list[pa.Table](), list[int](), 0, count
     while len(places) < count:
         walk = prompts_at(questions, weights, seed, cursor + walked, step)
         wanted = pc.invert(pc.is_in(walk["id"], pa.array(list(retired), pa.string())))
         places += [walked + place for place, each in enumerate(wanted.to_pylist()) if each]
-        found.append(walk.filter(wanted))
+        tables.append(walk.filter(wanted))
         walked += step
         step = min(2 * step, LONGEST_WALK)
-    return Taken(pa.concat_tables(found).slice(0, count).combine_chunks(), places[count - 1] + 1)
+    return Taken(pa.concat_tables(tables).slice(0, count).combine_chunks(), places[count - 1] + 1)
 
 
 def prompts_at(questions: pa.Table, weights: Mapping[str, float], seed: int, cursor: int, count: int) -> pa.Table:

@@ -56,8 +56,8 @@ def list_in(text: str) -> list[Any] | None:
         return None
     for read in (json_value, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            found = read(text.strip())
-            return found if isinstance(found, list) else None
+            value = read(text.strip())
+            return value if isinstance(value, list) else None
     return None
 
 
@@ -68,9 +68,9 @@ def is_message(keys: set[str]) -> bool:
 
 def messages_in(text: str | None) -> list[dict[str, Any]] | None:
     """Return the messages that a text holds; None if it holds none."""
-    found = list_in(text or "") or []
-    are_messages = found and all(isinstance(each, dict) and is_message({*each}) for each in found)
-    return found if are_messages else None
+    entries = list_in(text or "") or []
+    are_messages = entries and all(isinstance(each, dict) and is_message({*each}) for each in entries)
+    return entries if are_messages else None
 
 
 def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:
@@ -89,7 +89,7 @@ def _said(message: Mapping[str, Any]) -> str:
     content = message.get("content") or message.get("value")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") == "text"]
-    said = [each for each in texts if isinstance(each, str)]
-    if len(said) < len(parts):
+    words = [each for each in texts if isinstance(each, str)]
+    if len(words) < len(parts):
         raise ValueError("a message whose content is no text")
-    return "".join(said)
+    return "".join(words)

@@ -51,10 +51,10 @@ def check(questions: pa.Table, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
         raise ConfigError(f"{where} has the id {twice[:80]!r} more than once; every question needs its own")
-    known = set(ids)
+    all_ids = set(ids)
     for name in ids:
         before, _, number = name.rpartition(".")
-        if number.isdecimal() and before in known:
+        if number.isdecimal() and before in all_ids:
             raise ConfigError(
                 f"{where} has the ids {before!r} and {name!r}, which look like one question in two epochs; rename one"
             )
@@ -122,20 +122,20 @@ def _paths(where: str, row: Any, folder: Path | None) -> list[Path]:
 
 def _read(paths: Sequence[Path], where: str, limit: int) -> dict[str, bytes]:
     """Return the contents of the files by their names."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for path in paths:
         if not NAME.fullmatch(path.name):
             raise ConfigError(f"{where}: a file is named {path.name[:80]!r}; take letters, digits, spaces, '.', '_' and '-'")
-        if path.name in found:
+        if path.name in contents:
             raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
         try:
             with opened(path) as file:
-                found[path.name] = file.read(limit + 1)
+                contents[path.name] = file.read(limit + 1)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"{where}: the file {path} cannot be read: {reason}; bring it, or leave it out") from error
-        if len(found[path.name]) > limit:
+        if len(contents[path.name]) > limit:
             raise ConfigError(f"{where}: the file {path} is larger than {limit >> 20} MiB; make it smaller")
-    if sum(map(len, found.values())) > limit:
+    if sum(map(len, contents.values())) > limit:
         raise ConfigError(f"{where}: the files of a question have more than {limit >> 20} MiB together; make them smaller")
-    return found
+    return contents

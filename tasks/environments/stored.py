@@ -85,10 +85,10 @@ def digests(storage: Storage, layout: DataLayout) -> dict[str, str] | None:
     Raises DamagedError where one is none: an index of passages is kept in a folder of that name.
     """
     if storage.exists(layout.digests):
-        found = storage.read_json(layout.digests)
-        if strange := [key for key, digest in found.items() if not (isinstance(digest, str) and DIGEST.fullmatch(digest))]:
+        digests = storage.read_json(layout.digests)
+        if strange := [key for key, digest in digests.items() if not (isinstance(digest, str) and DIGEST.fullmatch(digest))]:
             raise DamagedError(f"{storage.uri(layout.digests)} has no SHA-256 of {strange[0]}; bring it back from a copy")
-        return found
+        return digests
     return None
 
 

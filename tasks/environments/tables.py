@@ -89,8 +89,8 @@ def files_of(path: Path, key: str) -> list[Path]:
     signs = [place for place, part in enumerate(path.parts) if any(sign in part for sign in "*?[")]
     if signs:
         base, pattern = Path(*path.parts[: signs[0]]), str(Path(*path.parts[signs[0] :]))
-        if found := sorted(each for each in base.glob(pattern) if each.is_file() and not _hidden(each)):
-            return found
+        if files := sorted(each for each in base.glob(pattern) if each.is_file() and not _hidden(each)):
+            return files
     raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
 
 
@@ -111,7 +111,7 @@ def _in_folder(path: Path) -> list[Path]:
                 raise ConfigError(f"{path / SAVED[1]} names {str(name)[:80]!r}, which is no file of its folder; save it again")
         return [path / name for name in names]
     files = sorted(each for each in path.iterdir() if each.is_file() and kind_of(each) in SUFFIXES and not _hidden(each))
-    if len(named := {found[1].lower() for each in files if (found := _SPLIT.search(each.name))}) > 1:
+    if len(named := {match[1].lower() for each in files if (match := _SPLIT.search(each.name))}) > 1:
         raise ConfigError(
             f"{path} has files of several splits, {', '.join(sorted(named))}; name the files of one, by a pattern too"
         )
@@ -189,5 +189,5 @@ def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[
     """Return all columns, of which those that are not used are empty and not read."""
     if used is None or len(set(names)) < len(names):
         return read(names)
-    found = read([name for name in names if name in used])
-    return pa.table({name: found[name] if name in used else pa.nulls(rows) for name in names})
+    table = read([name for name in names if name in used])
+    return pa.table({name: table[name] if name in used else pa.nulls(rows) for name in names})

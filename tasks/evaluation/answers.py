@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 
 def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -> pa.Table:
     """Return one row of SCHEMA for each trajectory, in the order of `trajectories`. A failed or unscored one has success 0."""
-    asked = {row["id"]: row for row in questions.select(["id", "answers"]).to_pylist()}
+    by_id = {row["id"]: row for row in questions.select(["id", "answers"]).to_pylist()}
     scored = {row["trajectory"]: row for row in rewards.to_pylist()}
     rows = []
     columns = ["id", "group", "sample", "question", "ability", "environment", "status", "answer", "failure", "nodes", "steps"]
@@ -55,7 +55,7 @@ def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -
                 "environment": row["environment"],
                 "ability": row["ability"],
                 "question": row["question"],
-                "references": asked[row["group"]]["answers"],
+                "references": by_id[row["group"]]["answers"],
                 "sample": row["sample"],
                 "answer": row["answer"],
                 "status": row["status"],
@@ -160,7 +160,7 @@ def finish(
 ) -> EvaluationSummary:
     """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
     answers = answers_of_result(storage, result, stored.read(storage, layout.data, "held_out"))
-    found, mode = scores(answers), config.evaluate.mode
+    scored, mode = scores(answers), config.evaluate.mode
     storage.write_table(layout.answers, answers)
     summary = EvaluationSummary(
         name=layout.name,
@@ -169,8 +169,8 @@ def finish(
         mode=mode,
         samples=config.evaluate.samples,
         environments=list(config.environments),
-        metrics=metrics(found, mode),
-        scores=found,
+        metrics=metrics(scored, mode),
+        scores=scored,
         trajectories=len(answers),
         sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
         failed=int(result.values["failed"]),

@@ -113,15 +113,17 @@ def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None
         return None
     if best is None:
         return None
-    found: list[EvaluationSummary] = []
+    summaries: list[EvaluationSummary] = []
     for name in sorted({name_of(key) for key in storage.list(EVALUATIONS)} - {summary.name}):
         try:
             other = read(storage, name)
         except DamagedError:
             continue
         if other is not None and other.subject.run == best.run and other.subject.updates == best.updates:
-            found += [other] if other.subject.digest != summary.subject.digest and _asked_alike(storage, other, summary) else []
-    newest = max(found, key=lambda each: each.finished, default=None)
+            summaries += (
+                [other] if other.subject.digest != summary.subject.digest and _asked_alike(storage, other, summary) else []
+            )
+    newest = max(summaries, key=lambda each: each.finished, default=None)
     return None if newest is None else newest.scores[0].headline(newest.mode).value
 
 
@@ -151,6 +153,6 @@ def _questions(storage: Storage, summary: EvaluationSummary) -> str | None:
 
 
 def _rules(storage: Storage, summary: EvaluationSummary) -> tuple[RewardSettings, Environments] | None:
-    known = find_run(storage, summary.name, EVALUATIONS)
-    config = None if known is None else stored_config(storage, known)
+    run = find_run(storage, summary.name, EVALUATIONS)
+    config = None if run is None else stored_config(storage, run)
     return None if config is None else (config.reward, config.environments)

@@ -56,16 +56,16 @@ def by_question(answers: pa.Table) -> dict[str, Samples]:
 def scores(answers: pa.Table) -> list[Scores]:
     """Return the scores over all questions first, then those of each environment followed by those of its abilities."""
     questions = list(by_question(answers).values())
-    found = [_scores(questions)]
+    result = [_scores(questions)]
     environments = list(dict.fromkeys(samples[0]["environment"] for samples in questions))
     for environment in environments:
         of_it = [samples for samples in questions if samples[0]["environment"] == environment]
         abilities = sorted({samples[0]["ability"] for samples in of_it})
         if len(environments) > 1:
-            found.append(_scores(of_it, environment))
+            result.append(_scores(of_it, environment))
         if len(abilities) > 1:
-            found += [_scores([s for s in of_it if s[0]["ability"] == ability], environment, ability) for ability in abilities]
-    return found
+            result += [_scores([s for s in of_it if s[0]["ability"] == ability], environment, ability) for ability in abilities]
+    return result
 
 
 def _scores(questions: Sequence[Samples], environment: str = "", ability: str = "") -> Scores:

@@ -48,16 +48,16 @@ def subject_of_run(storage: Storage, run: str, updates: int | None) -> Subject:
 
     Raises ConfigError if its checkpoint is not there.
     """
-    known = known_run(storage, run)
-    newest = newest_record(storage, known)
+    of_run = known_run(storage, run)
+    newest = newest_record(storage, of_run)
     if updates == 0 or (updates is None and (newest is None or not newest.checkpoint)):
-        return Subject(name=f"{run}@0", digest=known.policy, run=run, run_id=known.run_id)
+        return Subject(name=f"{run}@0", digest=of_run.policy, run=run, run_id=of_run.run_id)
     checkpoint(storage, run, updates)
-    record = newest if updates is None else read_record(storage, known, made_in(storage, known, updates))
+    record = newest if updates is None else read_record(storage, of_run, made_in(storage, of_run, updates))
     if record is None:
         raise ConfigError(f"run {run!r} has no record of update {updates}")
     policy = record.policy
-    return Subject(name=f"{run}@{policy.updates}", digest=policy.digest, run=run, run_id=known.run_id, updates=policy.updates)
+    return Subject(name=f"{run}@{policy.updates}", digest=policy.digest, run=run, run_id=of_run.run_id, updates=policy.updates)
 
 
 def subject_of_policy(config: RunConfig) -> Subject:

@@ -42,9 +42,9 @@ def read(storage: Storage, name: str) -> EvaluationSummary | None:
     if not storage.exists(key):
         return None
     try:
-        found = EvaluationSummary.model_validate(storage.read_json(key))
-        if found.name == name:
-            return found
+        summary = EvaluationSummary.model_validate(storage.read_json(key))
+        if summary.name == name:
+            return summary
         fault = None
     except ValidationError as error:
         fault = error

@@ -53,10 +53,10 @@ def check_adapter(folder: Path) -> None:
 
 def check_targets(path: str, names: Sequence[str]) -> None:
     """Raises UpdateError when the model has no layers of one of these names that LoRA could adapt."""
-    found = linear_layers(path)
-    if unknown := [name for name in names if name not in found]:
+    layers = linear_layers(path)
+    if unknown := [name for name in names if name not in layers]:
         raise UpdateError(
-            f"{path} has no linear layers named {unknown[0]!r} for lora.target_modules; there are {', '.join(sorted(found))}"
+            f"{path} has no linear layers named {unknown[0]!r} for lora.target_modules; there are {', '.join(sorted(layers))}"
         )
 
 

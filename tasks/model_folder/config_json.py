@@ -102,10 +102,10 @@ def architecture(folder: Path) -> Architecture:
         raise UpdateError(f"{folder} is not a Hugging Face model folder: it has no config.json")
     for problem in _foreign(read_json(path, Origin)):
         raise UpdateError(f"{folder} {problem}")
-    found = read_json(path, Architecture)
-    for problem in _inexact(found):
+    architecture = read_json(path, Architecture)
+    for problem in _inexact(architecture):
         raise UpdateError(f"{folder} {problem}")
-    return found
+    return architecture
 
 
 def _foreign(config: Origin) -> Iterator[str]:

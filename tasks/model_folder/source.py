@@ -140,8 +140,8 @@ def copied_with_weights(folder: Path) -> list[Path]:
     A link that leads out of the folder, and not into the hub's cache, is left out: it may name any file of this machine.
     """
     inside = [os.path.realpath(folder), os.path.realpath(folder / "../../blobs")]
-    found = {path for pattern in (*PATTERNS, *BESIDE) for path in folder.glob(pattern) if path.is_file()}
-    return sorted(path for path in found if os.path.dirname(os.path.realpath(path)) in inside)
+    paths = {path for pattern in (*PATTERNS, *BESIDE) for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path for path in paths if os.path.dirname(os.path.realpath(path)) in inside)
 
 
 def content_digest(folder: Path) -> str:

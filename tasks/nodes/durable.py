@@ -91,9 +91,9 @@ def durable(
         key = results.key_of(scope, node, inputs)
         steps = results.node_steps(services.storage, scope, services.cache, services.progress.say)
         if key in await asyncio.to_thread(services.reads.keys_of, scope):
-            found = await asyncio.to_thread(steps.find, key, f"{scope.title}: {node}")
-            if found is not None:
-                return Completed(name="Cached", data=found.artifact)
+            record = await asyncio.to_thread(steps.find, key, f"{scope.title}: {node}")
+            if record is not None:
+                return Completed(name="Cached", data=record.artifact)
         artifact = await work(services, scope, *args)
         kept = await asyncio.to_thread(steps.keep, key, results.result_of(scope, node, inputs, artifact))
         return kept.artifact

@@ -67,9 +67,9 @@ def _check_weights(finding: Finding, version: str, files: str) -> None:
 
 def _judged(findings: list[Finding], before: Mismatch, floor: Mismatch, tolerance: float, version: str) -> dict[str, Metric]:
     """Return the mismatch of the worst engine as metrics. Raises BrokenInvariantError if it is beyond the tolerance."""
-    found = [Mismatch.of(finding.differences) for finding in findings]
-    ratios = [each.times(before, floor) for each in found]
-    for finding, now, ratio in zip(findings, found, ratios, strict=True):
+    mismatches = [Mismatch.of(finding.differences) for finding in findings]
+    ratios = [each.times(before, floor) for each in mismatches]
+    for finding, now, ratio in zip(findings, mismatches, ratios, strict=True):
         if ratio <= tolerance:
             continue
         whole = finding.weights is not None and not (finding.weights.unproved or finding.weights.why)
@@ -86,8 +86,8 @@ def _judged(findings: list[Finding], before: Mismatch, floor: Mismatch, toleranc
             f"and {floor.high:g} at least), and publish.tolerance is {tolerance:g}; {cause}"
         )
     return {
-        "publish/mismatch_mean_abs": Metric(max(each.mean for each in found), "max"),
-        "publish/mismatch_p99_abs": Metric(max(each.high for each in found), "max"),
+        "publish/mismatch_mean_abs": Metric(max(each.mean for each in mismatches), "max"),
+        "publish/mismatch_p99_abs": Metric(max(each.high for each in mismatches), "max"),
         "publish/mismatch_ratio": Metric(max(ratios), "max"),
         "publish/mismatch_tokens": Metric(len(findings[0].differences), "sum"),
     }

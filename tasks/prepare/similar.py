@@ -103,16 +103,16 @@ def decontaminate(
 
     The detail of a reason is the name of the evaluation file and the question of it.
     """
-    asked = {normalise(each): f"{name}: {each[:SHOWN_CHARS]}" for name, texts in evaluation.items() for each in texts}
-    texts, names = list(asked), list(asked.values())
+    by_text = {normalise(each): f"{name}: {each[:SHOWN_CHARS]}" for name, texts in evaluation.items() for each in texts}
+    texts, names = list(by_text), list(by_text.values())
     index = SimilarityIndex(settings)
     for number, signature in enumerate(signatures(texts, settings, map_)):
         index.add(number, texts[number], signature)
     phrases = {phrase: number for number, text in enumerate(texts) for phrase in _phrases(text, settings.shared_words)}
 
     def reason(text: str, signature: np.ndarray) -> Reason:
-        if text in asked:
-            return EQUAL, asked[text]
+        if text in by_text:
+            return EQUAL, by_text[text]
         alike = next((number for number in index.candidates(signature) if index.alike(number, text)), None)
         if alike is not None:
             return NEAR, names[alike]

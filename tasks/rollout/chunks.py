@@ -174,14 +174,14 @@ def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tup
 
     Of one that several attempts finished, the first by the order of the keys is taken.
     """
-    found, damaged = [SCHEMA.empty_table()], []
+    indexes, damaged = [SCHEMA.empty_table()], []
     with ThreadPoolExecutor(PARALLEL) as pool:
-        for key, there in zip(sorted(keys), pool.map(partial(_index, storage), sorted(keys)), strict=True):
-            if there is None:
+        for key, index in zip(sorted(keys), pool.map(partial(_index, storage), sorted(keys)), strict=True):
+            if index is None:
                 damaged.append(storage.uri(key))
             else:
-                found.append(there)
-    return finished_of(pa.concat_tables(found), ids), damaged
+                indexes.append(index)
+    return finished_of(pa.concat_tables(indexes), ids), damaged
 
 
 def _index(storage: Storage, key: str) -> pa.Table | None:

@@ -73,8 +73,8 @@ class Episodes:
         return await self._in_notebook(task, hidden, sampler, plan)
 
     async def _in_notebook(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
-        asked = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
-        async with self._notebooks.new(task.environment, task.ability, asked=asked) as (kernel, toolbox):
+        simulated = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
+        async with self._notebooks.new(task.environment, task.ability, asked=simulated) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
             wired, limits = SandboxedKernel(kernel), plan.limits(self._plan.agent)
             trajectory = await Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits).run()
@@ -89,13 +89,13 @@ class Episodes:
 
 def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
     """Return those of the files that are in the working folder, are regular and not too large."""
-    found = []
+    files = []
     for name in names:
         with suppress(SandboxError):
             data = kernel.files.read(name)
             if len(data) <= COLLECTED_BYTES:
-                found.append(ProducedFile(path=name, data=data))
-    return found
+                files.append(ProducedFile(path=name, data=data))
+    return files
 
 
 def failed(task: Task, reason: str) -> Trajectory:

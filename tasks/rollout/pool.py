@@ -240,10 +240,10 @@ async def _taken(reference: Any) -> None:
 
 async def _answers(references: list[Any]) -> dict[int, Any]:
     """Return the answers of actors by number, without those that do not come in time or are errors."""
-    asked = [asyncio.ensure_future(_await(reference)) for reference in references]
-    await asyncio.wait(asked, timeout=ANSWER_S)
+    tasks = [asyncio.ensure_future(_await(reference)) for reference in references]
+    await asyncio.wait(tasks, timeout=ANSWER_S)
     answers = {}
-    for number, answer in enumerate(asked):
+    for number, answer in enumerate(tasks):
         if answer.done() and answer.exception() is None:
             answers[number] = answer.result()
         answer.cancel()

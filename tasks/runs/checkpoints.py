@@ -36,9 +36,9 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     if not 1 <= number <= newest.updates:
         raise ConfigError(f"run {name!r} has checkpoints 1 to {newest.updates}, not {number}")
     record = newest if number == newest.updates else read_record(storage, run, made_in(storage, run, number))
-    key, there = record.checkpoint if record else "", complete(storage, run)
-    if key not in there:
-        left = ", ".join(map(str, sorted({*map(updates_of, there)} - {number}))) or "none"
+    key, folders = record.checkpoint if record else "", complete(storage, run)
+    if key not in folders:
+        left = ", ".join(map(str, sorted({*map(updates_of, folders)} - {number}))) or "none"
         raise ConfigError(
             f"checkpoint {number} of run {name!r} is gone (deleted by its setting `checkpoints`, or by hand); there are: "
             f"{left}; name one of them, or bring it back from a copy"

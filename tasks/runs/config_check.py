@@ -114,16 +114,16 @@ def _check_tools(config: RunConfig, contents: Mapping[str, Contents]) -> None:
     except ToolError as error:
         raise ConfigError(f"rollout.tools: {error}") from error
     for name, environment in config.environments.items():
-        found = contents[name]
+        content = contents[name]
         otherwise = tools.default if environment.tools is None else environment.tools
-        abilities = {each for table in (found.train, found.held_out) for each in table["ability"].unique().to_pylist()}
+        abilities = {each for table in (content.train, content.held_out) for each in table["ability"].unique().to_pylist()}
         searches = any("search" in (tools.abilities.get(ability, otherwise) or ()) for ability in abilities)
-        if tools.search.engine == "corpus" and searches and not found.searchable:
+        if tools.search.engine == "corpus" and searches and not content.searchable:
             raise ConfigError(
                 f"environments.{name} has the tool search but no corpus: set its corpus, its tools, or "
                 "rollout.tools.search.engine"
             )
-        if isinstance(tools.search, SimulatedSearch) and searches and found.rules & set(NO_ANSWERS):
+        if isinstance(tools.search, SimulatedSearch) and searches and content.rules & set(NO_ANSWERS):
             raise ConfigError(
                 f"rollout.tools.search is simulated from a question's answers, which those of environments.{name} lack; set its "
                 "tools, or another engine"

@@ -57,8 +57,8 @@ def commit() -> str:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=GIT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = done.stdout.strip()
-    return found if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", found) else ""
+    digest = done.stdout.strip()
+    return digest if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", digest) else ""
 
 
 class Epoch(ClosedModel):
@@ -105,8 +105,8 @@ def newest(storage: Storage, run: RunLayout) -> str:
 
 def _keys(storage: Storage, run: RunLayout) -> list[str]:
     """Return those of the epochs of a run, in their order; a file of another name is none."""
-    found = [(match, key) for key in storage.list(run.epochs) if (match := NAME.fullmatch(key.rpartition("/")[2]))]
-    return [key for _, key in sorted((int(match[1]), key) for match, key in found)]
+    matches = [(match, key) for key in storage.list(run.epochs) if (match := NAME.fullmatch(key.rpartition("/")[2]))]
+    return [key for _, key in sorted((int(match[1]), key) for match, key in matches)]
 
 
 def others_began(storage: Storage, run: RunLayout) -> bool:
@@ -145,16 +145,16 @@ def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
 
 def check_newest(storage: Storage, run: RunLayout, epoch: str) -> None:
     """Raises TakenOverError if another process has taken a newer epoch."""
-    found = newest(storage, run)
-    if found == epoch:
+    taken = newest(storage, run)
+    if taken == epoch:
         return
-    if not found:
+    if not taken:
         raise TakenOverError(f"{run.title} was deleted while this process worked on it; nothing more was written")
     try:
-        host = _read(storage, run.epoch(found)).host
+        host = _read(storage, run.epoch(taken)).host
     except (MissingError, DamagedError, ValidationError):
         host = "another machine"
     raise TakenOverError(
-        f"{run.title} was taken over by a process on {host} (epoch {found}); this process (epoch {epoch}) has "
+        f"{run.title} was taken over by a process on {host} (epoch {taken}); this process (epoch {epoch}) has "
         "stopped, and nothing of it counts since"
     )

@@ -50,7 +50,7 @@ def pin(storage: Storage, run: Run, updates: int) -> Iterator[None]:
 
 def pinned(storage: Storage, run: Run) -> set[int]:
     """Return the updates of the checkpoints in use. Pins of processes that are known to have ended, and unreadable ones, go."""
-    found = set()
+    updates = set()
     for key in storage.list(run.layout.pins):
         try:
             mark = Pin.model_validate(storage.read_json(key))
@@ -60,10 +60,10 @@ def pinned(storage: Storage, run: Run) -> set[int]:
             storage.delete(key)
             continue
         if mark.counts:
-            found.add(mark.updates)
+            updates.add(mark.updates)
         else:
             storage.delete(key)
-    return found
+    return updates
 
 
 class Champion(ClosedModel):
@@ -91,26 +91,26 @@ class Champion(ClosedModel):
 def champion(storage: Storage, recipe: str) -> Champion:
     """Return the champion of a recipe, whose files are there. Raises ConfigError if there is none, or a file of it is gone."""
     try:
-        found = recorded(storage, recipe)
+        chosen = recorded(storage, recipe)
     except DamagedError as error:
         raise ConfigError(str(error)) from error
-    if found is None:
-        known = {key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)}
-        hint = did_you_mean(recipe, known, "`nbrl promote RUN` makes one")
+    if chosen is None:
+        recipes = {key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)}
+        hint = did_you_mean(recipe, recipes, "`nbrl promote RUN` makes one")
         raise ConfigError(f"the recipe {recipe!r} has no champion in {storage.settings.root}; {hint}")
     try:
-        weights = weights_digest(storage, found.checkpoint)
-        gone = missing(storage, found.checkpoint)
+        weights = weights_digest(storage, chosen.checkpoint)
+        gone = missing(storage, chosen.checkpoint)
     except (MissingError, DamagedError) as error:
-        raise ConfigError(f"the champion of {recipe!r} cannot be used: {error}; {_other(found)}") from error
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {error}; {_other(chosen)}") from error
     if gone:
-        raise ConfigError(f"the champion of {recipe!r} cannot be used: {storage.uri(gone[0])} is gone; {_other(found)}")
-    if weights != found.weights:
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {storage.uri(gone[0])} is gone; {_other(chosen)}")
+    if weights != chosen.weights:
         raise ConfigError(
-            f"the champion of {recipe!r} cannot be used: {storage.uri(found.checkpoint)} holds other weights than were promoted; "
-            f"{_other(found)}"
+            f"the champion of {recipe!r} cannot be used: {storage.uri(chosen.checkpoint)} holds other weights than were "
+            f"promoted; {_other(chosen)}"
         )
-    return found
+    return chosen
 
 
 def recorded(storage: Storage, recipe: str) -> Champion | None:
@@ -138,9 +138,9 @@ def weights_digest(storage: Storage, checkpoint: str) -> str:
 
 def missing(storage: Storage, checkpoint: str) -> list[str]:
     """Return keys of the files of a checkpoint's model that its manifest names and the storage does not have."""
-    there = set(storage.list(checkpoint))
+    keys = set(storage.list(checkpoint))
     names = [name for name in _manifest(storage, checkpoint) if name.startswith(f"{HF}/")]
-    return [key for name in names if (key := f"{checkpoint}/{name}") not in there]
+    return [key for name in names if (key := f"{checkpoint}/{name}") not in keys]
 
 
 def _manifest(storage: Storage, checkpoint: str) -> dict[str, str]:

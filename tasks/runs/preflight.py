@@ -55,10 +55,10 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         raise ConfigError(str(error)) from error
     if storage.is_local:
         check_makeable("storage.root", expanded(config.storage.root))
-    known = None if run is None else find_run(storage, run, kind)
-    if known is not None:
-        check_continues(storage, known, config)
-    data = known.layout.data if known else DataLayout(questions) if questions else None
+    begun = None if run is None else find_run(storage, run, kind)
+    if begun is not None:
+        check_continues(storage, begun, config)
+    data = begun.layout.data if begun else DataLayout(questions) if questions else None
     contents = data and stored.contents(storage, data, config.environments)
     tables = None
     if contents:
@@ -88,7 +88,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         if not works:
             raise ConfigError(f"{name}: {message}")
     _scorers(config, contents)
-    return Prepared.of(config, tables, questions if tables is None and known is None else "")
+    return Prepared.of(config, tables, questions if tables is None and begun is None else "")
 
 
 def rehearse(config: RunConfig) -> list[str]:

@@ -42,12 +42,12 @@ class _Sources:
 
     def names(self) -> list[str]:
         """Return where the keys below come from."""
-        found, left = [], [*reversed(self.below.values())]
+        names, left = [], [*reversed(self.below.values())]
         while left:
             node = left.pop()
-            found += [node.name] if node.name else []
+            names += [node.name] if node.name else []
             left += reversed(node.below.values())
-        return found
+        return names
 
 
 class RecipeTree:

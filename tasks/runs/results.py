@@ -164,14 +164,14 @@ def read_trajectories(storage: Storage, key: str) -> pa.Table:
 def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajectory]:
     """Return the trajectories of some rows of the table. Raises DamagedError if they are none."""
     try:
-        found = from_table(rows)
+        trajectories = from_table(rows)
     except ValidationError as error:
         raise _damaged(storage, key, fault_in_words(error)) from error
-    for trajectory in found:
+    for trajectory in trajectories:
         for node in trajectory.sampled():
             if node.logprobs and len(node.logprobs) != len(node.token_ids):
                 raise _damaged(storage, key, f"a step of {trajectory.id!r} has not as many log-probs as tokens")
-    return found
+    return trajectories
 
 
 def _fault(column: pa.ChunkedArray, field: pa.Field) -> str:

@@ -89,8 +89,8 @@ def _has_files(keys: Sequence[str], folder: str) -> bool:
 
 def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
     """Return the folders of the records' checkpoints that are there, by updates."""
-    there = _complete(keys)
-    return {each.updates: each.checkpoint for each in records if each.checkpoint in there}
+    folders = _complete(keys)
+    return {each.updates: each.checkpoint for each in records if each.checkpoint in folders}
 
 
 def complete(storage: Storage, run: Run) -> set[str]:

@@ -107,14 +107,14 @@ def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
     try:
         fields = storage.read_json(path)
         _check_format(layout, fields.get("format"))
-        found = Run.model_validate(fields)
+        run = Run.model_validate(fields)
     except (DamagedError, ValidationError) as error:
         raise ConfigError(
             f"{storage.uri(path)} is not what was written there; bring it back from a copy, or choose another name"
         ) from error
-    if (found.name, found.kind) != (name, kind):  # what a file says of itself leads nowhere
-        raise ConfigError(f"{storage.uri(path)} is of another run, {found.name[:100]!r}; give its folder that name")
-    return found
+    if (run.name, run.kind) != (name, kind):  # what a file says of itself leads nowhere
+        raise ConfigError(f"{storage.uri(path)} is of another run, {run.name[:100]!r}; give its folder that name")
+    return run
 
 
 def _check_format(layout: RunLayout, found: object) -> None:
@@ -137,13 +137,13 @@ def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
     """Return the error that there is nothing of these kinds with this name, with the place that was searched and the
     names there.
     """
-    known = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
+    names = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
     what, root = " or ".join(kind.removesuffix("s") for kind in kinds), storage.settings.root
     if EVALUATIONS not in kinds and find_run(storage, name, EVALUATIONS) is not None:
-        return ConfigError(f"{name!r} in {root} is an evaluation, and this is for a {what}; {did_you_mean(name, known)}")
-    if not known:
+        return ConfigError(f"{name!r} in {root} is an evaluation, and this is for a {what}; {did_you_mean(name, names)}")
+    if not names:
         return ConfigError(f"there is no {what} {name!r} in {root}, nor any other; give another --root, or begin one")
-    return ConfigError(f"there is no {what} {name!r} in {root}; {did_you_mean(name, known)}")
+    return ConfigError(f"there is no {what} {name!r} in {root}; {did_you_mean(name, names)}")
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:

@@ -47,7 +47,7 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     """
     layout = writer.run.layout
     keys = storage.list(layout.folder)
-    there = frozenset(keys)
+    present = frozenset(keys)
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
     evaluated = {"/".join(key.split("/")[:4]) for key in keys if key.startswith(f"{layout.evaluations}/") and of_node(key)}
@@ -59,7 +59,7 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
         made = {key: epoch for key in below if (epoch := stage.epoch_of(key))}
         # A stage that one process made alone is swept before the copy of its record is written; later, only a runner that was
         # out of reach can have left something, and that soon.
-        if len(set(made.values())) > 1 or stage.record_copy not in there or done.get(folder, 0) >= finished - NEWEST:
+        if len(set(made.values())) > 1 or stage.record_copy not in present or done.get(folder, 0) >= finished - NEWEST:
             results = [] if folder in done else _results(storage, stage, below)
             artifacts = (
                 _record(storage, writer, done[folder]).artifacts if folder in done else [each.artifact for each in results]
@@ -69,7 +69,7 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
             storage.delete_keys(chosen - to_come - _named(artifacts))
     _sweep_checkpoints(storage, writer, keys, finished, own)
     if not own:
-        _complete_copies(storage, writer, there, finished)
+        _complete_copies(storage, writer, present, finished)
     storage.delete_unfinished(layout.folder)
 
 
@@ -142,8 +142,8 @@ def _result(storage: Storage, key: str) -> NodeResult | None:
 
 def _artifact(storage: Storage, result: str) -> Artifact | None:
     """Return what a node made; None where its result is damaged."""
-    found = _result(storage, result)
-    return found.artifact if found else None
+    artifact = _result(storage, result)
+    return artifact.artifact if artifact else None
 
 
 def _named(artifacts: Iterable[Artifact]) -> set[str]:

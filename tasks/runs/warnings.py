@@ -53,15 +53,15 @@ def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
         suspicions["have no character of [a-z0-9], so that reward.compat l0 takes every such answer for right"] = lambda answer: (
             not l0.normalise(answer)
         )
-    found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
+    rows_by_suspicion: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
     for row in rows:
         raised = [_first(answer, suspicions) for answer in row["answers"]]
         if raised and all(raised):  # one good reference is enough to be right
-            found[raised[0]].append(row)
+            rows_by_suspicion[raised[0]].append(row)
     return [
         f"{where}: the answers of {len(those)} of {len(rows)} questions {suspicion}; for example "
         + _named(those, lambda row: row["answers"][0])
-        for suspicion, those in found.items()
+        for suspicion, those in rows_by_suspicion.items()
         if those
     ]
 

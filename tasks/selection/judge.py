@@ -99,11 +99,11 @@ def retired(before: pa.Table, prompts: pa.Table, rewards: pa.Table, share: float
     A group with a trajectory that failed or could not be scored says nothing of its question.
     """
     question = dict(zip(prompts["group"].to_pylist(), prompts["id"].to_pylist(), strict=True))
-    known = set(before["id"].to_pylist())
+    retired_ids = set(before["id"].to_pylist())
     rows = before.to_pylist()
     for group in by_group(rewards).to_pylist():
         success, id_ = sum(group["success"]) / len(group["success"]), question[group["group"]]
-        if success >= share and id_ not in known and not {Status.FAILED, UNSCORED} & set(group["fates"]):
-            known.add(id_)
+        if success >= share and id_ not in retired_ids and not {Status.FAILED, UNSCORED} & set(group["fates"]):
+            retired_ids.add(id_)
             rows.append({"id": id_, "success": success, "iteration": iteration})
     return pa.Table.from_pylist(rows, schema=RETIRED_SCHEMA)

@@ -73,9 +73,9 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
     `say` reports what the cluster does not offer yet. Raises ConfigError with the first fault that a machine has, and ServerError
     if one does not answer.
     """
-    for found in examined(config, engines):
-        if found.fault:
-            raise (ConfigError if found.answered else ServerError)(f"{found.machine}: {found.fault}")
+    for report in examined(config, engines):
+        if report.fault:
+            raise (ConfigError if report.answered else ServerError)(f"{report.machine}: {report.fault}")
     for sentence in lacking(config, offers_of_machines(), engines, ranks):
         say(f"{sentence}; the start waits for machines that offer it")
 
@@ -96,7 +96,7 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[MachineReport]
 
 
 def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[MachineReport]:
-    asked, nodes = [], ray.nodes()
+    examinations, nodes = [], ray.nodes()
     sandboxes = for_sandboxes(nodes, config.rollout.resources)
     of_engines = of_engine(config.engine, sum(node["Alive"] for node in nodes))
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
@@ -107,9 +107,9 @@ def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[MachineR
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
-        asked.append((name, node["NodeID"], work.options(scheduling_strategy=place).remote(wanted)))
+        examinations.append((name, node["NodeID"], work.options(scheduling_strategy=place).remote(wanted)))
     first: tuple[str, dict[str, str]] | None = None  # machine with sandboxes, with which others are compared
-    for name, number, answer in asked:
+    for name, number, answer in examinations:
         try:
             fault, kernels = ray.get(answer, timeout=LIMIT_S)
             first = first or ((name, kernels) if kernels else None)
@@ -180,10 +180,8 @@ def _of_engine(wanted: Examination) -> str:
         return ""
     if not engine.python.exists():
         return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
-    if (found := installed(engine)) != wanted.sglang:
-        return (
-            f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
-        )
+    if (here := installed(engine)) != wanted.sglang:
+        return f"has {f'SGLang {here}' if here else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
     return ""
 
 

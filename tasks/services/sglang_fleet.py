@@ -97,10 +97,10 @@ class SglangFleet:
         clients = [engine.client for engine in self._engines]
         if not self._adapters:
             return [EngineAddress(client.url, key=client.key) for client in clients]
-        found = next((each for each in self._served[0] if each.version == version), None)
-        if found is None:
+        served = next((each for each in self._served[0] if each.version == version), None)
+        if served is None:
             raise BrokenInvariantError(f"weights {version!r} are asked for, and engines serve {self._served[0]}")
-        return [EngineAddress(client.url, found.adapter, client.key, version) for client in clients]
+        return [EngineAddress(client.url, served.adapter, client.key, version) for client in clients]
 
     async def lend_memory(self) -> None:
         if self._lend:
@@ -203,8 +203,8 @@ class SglangFleet:
             for number in range(len(self._engines)):
                 await self._settle(number, weights)
         else:
-            found = await source.weights(clients, checkpoint.place, version)
-            self._compared = [(start, weights, each) for start, each in zip(self._starts, found, strict=True)]
+            comparisons = await source.weights(clients, checkpoint.place, version)
+            self._compared = [(start, weights, each) for start, each in zip(self._starts, comparisons, strict=True)]
             self._served = [[weights] for _ in self._engines]
 
     def _after(self, number: int, weights: Served) -> list[Served]:

@@ -48,11 +48,11 @@ class WeightBroadcast:
         groups = [replace(whole, rank=1 + self._ranks * number) for number in range(len(engines))]
         taking = [engine.receive(group, offer.buckets, version) for engine, group in zip(engines, groups, strict=True)]
         try:
-            found = await asyncio.gather(*taking, return_exceptions=True)
+            results = await asyncio.gather(*taking, return_exceptions=True)
             await self._within(sending, "end sending")
         finally:
             sending.cancel()
-        return _whole(found)
+        return _whole(results)
 
     async def adapter(self, engines: Sequence[WeightReceiver], checkpoint: str, version: str) -> None:
         for engine in engines:  # rank 0 carries out one order after the other

@@ -57,17 +57,17 @@ class Checkpoints:
 
         A folder has the same name wherever the storage is, so the storage may be moved or mounted elsewhere.
         """
-        there = complete(self._storage, self._run)
+        folders = complete(self._storage, self._run)
         for step, model in self._models.items():
             folder = self._folder(model.uri)
-            self._models[step] = self._tracking.models.place(model, self._storage.uri(folder), folder not in there)
-        return there
+            self._models[step] = self._tracking.models.place(model, self._storage.uri(folder), folder not in folders)
+        return folders
 
     def register(self, policies: Mapping[int, MadePolicy]) -> None:
         """Make versions of the run's best and last checkpoint and of its champion, and let the aliases name what they should."""
         made = {step: each for step, each in policies.items() if each.weights.updates and step in self._models}
-        there, scores = self.update_places(), scores_of(self._storage, self._run)
-        left = {each.weights.updates: step for step, each in made.items() if self._folder(self._models[step].uri) in there}
+        folders, scores = self.update_places(), scores_of(self._storage, self._run)
+        left = {each.weights.updates: step for step, each in made.items() if self._folder(self._models[step].uri) in folders}
         chosen = recorded(self._storage, self._run.recipe)
         ours = chosen.updates if chosen and chosen.run_id == self._run.run_id and chosen.updates in left else None
         best = max((number for number in left if number in scores), key=lambda number: (scores[number], number), default=None)
@@ -75,7 +75,7 @@ class Checkpoints:
         versions = self._by_folder(self._tracking.models.versions(name))
         for number in sorted({number for number in (max(left, default=None), best, ours) if number is not None}):
             self._version(name, versions, left[number], made[left[number]], scores.get(number))
-        self._update_versions(name, versions, there)
+        self._update_versions(name, versions, folders)
         self._let_aliases_name(name, chosen.checkpoint if chosen and ours is not None else "")
 
     def _version(self, name: str, versions: Mapping[str, Version], step: int, made: MadePolicy, score: float | None) -> None:

@@ -220,8 +220,8 @@ def _of_model(metric: str) -> bool:
 
 
 def _scores(summary: Summary) -> dict[str, list[object]]:
-    known = {*summary.before, *summary.after}
-    names = sorted(name for name in known if name in ("success", "em", "f1") or name.startswith("success/"))
+    labels = {*summary.before, *summary.after}
+    names = sorted(name for name in labels if name in ("success", "em", "f1") or name.startswith("success/"))
     return {
         "iterations": [summary.iterations] * len(names),
         "score": list(names),

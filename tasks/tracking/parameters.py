@@ -72,9 +72,9 @@ def _at(tree: Mapping[str, Any], key: str) -> object:
 
 def log_datasets(storage: Storage, run: Run, names: list[str], tracking: Tracking) -> None:
     """Log the questions of the environments with these names, unless MLflow has all that are there."""
-    there = tracking.datasets.names()
-    if not {_name(name, "held_out") for name in names} <= there:
-        tracking.datasets.log([each for each in _datasets(storage, run) if each.name not in there])
+    logged = tracking.datasets.names()
+    if not {_name(name, "held_out") for name in names} <= logged:
+        tracking.datasets.log([each for each in _datasets(storage, run) if each.name not in logged])
 
 
 def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
@@ -109,12 +109,12 @@ def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple
 
     The time is in seconds since 1970, and None if it is unknown.
     """
-    known = {"nbrl.recipe": recipe, "nbrl.model": model, "mlflow.source.type": "LOCAL"}
-    known["mlflow.source.name"] = "nbrl"
+    tags = {"nbrl.recipe": recipe, "nbrl.model": model, "mlflow.source.type": "LOCAL"}
+    tags["mlflow.source.name"] = "nbrl"
     if (starts := first_and_newest(storage, layout)) is None:
-        return known, None
+        return tags, None
     first, newest = starts
-    known |= {
+    tags |= {
         "mlflow.user": newest.user,
         "mlflow.source.name": newest.command.partition(" ")[0] or "nbrl",
         "mlflow.source.git.commit": newest.commit,
@@ -122,4 +122,4 @@ def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple
         "nbrl.host": newest.host,
         "nbrl.command": newest.command,
     }
-    return {name: value for name, value in known.items() if value}, first.started
+    return {name: value for name, value in tags.items() if value}, first.started

@@ -31,9 +31,9 @@ def promote(storage: Storage, name: str, updates: int | None) -> Champion:
     """
     run = known_run(storage, name)
     with used(storage, name, updates) as folder:  # while it is read, training does not delete it
-        found = _whole(storage, run, folder)
-        storage.write_json(champion_of(run.recipe), found.model_dump(mode="json"))
-    return found
+        champion = _whole(storage, run, folder)
+        storage.write_json(champion_of(run.recipe), champion.model_dump(mode="json"))
+    return champion
 
 
 def _whole(storage: Storage, run: Run, folder: str) -> Champion:

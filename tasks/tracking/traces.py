@@ -30,8 +30,8 @@ def choose(rewards: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str
 def samples(trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answers: Mapping[str, list[str]]) -> list[Sample]:
     """Return the trajectories of these rows of rewards, with the `answers` of their groups."""
     wanted = pa.array([row["trajectory"] for row in rewards], pa.string())
-    found = {each.id: each for each in from_table(trajectories.filter(pc.is_in(trajectories["id"], value_set=wanted)))}
-    return [Sample(found[row["trajectory"]], row, answers.get(row["group"], [])) for row in rewards if row["trajectory"] in found]
+    by_id = {each.id: each for each in from_table(trajectories.filter(pc.is_in(trajectories["id"], value_set=wanted)))}
+    return [Sample(by_id[row["trajectory"]], row, answers.get(row["group"], [])) for row in rewards if row["trajectory"] in by_id]
 
 
 def log_traces(tracking: Tracking, samples: Sequence[Sample], tags: Mapping[str, str], check_existing: bool = True) -> None:
@@ -39,9 +39,9 @@ def log_traces(tracking: Tracking, samples: Sequence[Sample], tags: Mapping[str,
 
     Without `check_existing`, MLflow is not queried for existing traces.
     """
-    there = tracking.traces.there(tags) if samples and check_existing else {}
+    logged = tracking.traces.there(tags) if samples and check_existing else {}
     for sample in samples:
-        trace = there.get(sample.trajectory.id) or _log(tracking, sample.trajectory, tags)
+        trace = logged.get(sample.trajectory.id) or _log(tracking, sample.trajectory, tags)
         tracking.traces.assess(trace, assessments(sample))
 
 

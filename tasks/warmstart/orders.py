@@ -70,8 +70,8 @@ def plain(question: str) -> str:
 
 def unseen(found: Demonstrations, held_out: frozenset[str]) -> Demonstrations:
     """Return the demonstrations without those of held-out questions, which count as left out."""
-    asked = {plain(question) for question in held_out}
-    kept = [each for each in found.trajectories if plain(each.question) not in asked]
+    texts = {plain(question) for question in held_out}
+    kept = [each for each in found.trajectories if plain(each.question) not in texts]
     return Demonstrations(kept, found.left_out + len(found.trajectories) - len(kept))
 
 

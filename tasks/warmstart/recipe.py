@@ -138,13 +138,13 @@ def write(storage: Storage, run: str, best: int, file: Path) -> int:
         raise ConfigError(f"{file} must end in .parquet")
     if os.path.lexists(file):
         raise ConfigError(f"{file} exists; name a file that does not, nothing is overwritten")
-    found = successes(storage, run, best)
+    trajectories = successes(storage, run, best)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as beside:
             made = Path(beside) / file.name
-            pq.write_table(to_table(found), made)
+            pq.write_table(to_table(trajectories), made)
             os.link(made, file)  # fails where there is something, a link too
     except OSError as error:
         raise ConfigError(f"{file} could not be written: {error.strerror}; name another") from error
-    return len(found)
+    return len(trajectories)

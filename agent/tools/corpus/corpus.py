@@ -43,8 +43,8 @@ class Corpus:
         tokens = bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)
         if self._index is None or not tokens[0]:
             return []
-        found, scores = self._index.retrieve(tokens, k=min(k, len(self)), show_progress=False)
-        return [self._passages[int(i)].as_py() for i, score in zip(found[0], scores[0], strict=True) if score > 0]
+        numbers, scores = self._index.retrieve(tokens, k=min(k, len(self)), show_progress=False)
+        return [self._passages[int(i)].as_py() for i, score in zip(numbers[0], scores[0], strict=True) if score > 0]
 
 
 def index_of(passages: Iterable[str]) -> "bm25s.BM25 | None":

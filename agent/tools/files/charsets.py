@@ -31,11 +31,11 @@ _PUNCTUATION = frozenset("’”»›–—…·°\xa0") | _OPENING
 def known(name: str) -> str:
     """Return Python's name of a charset as browsers read it; UNNAMED for what is none of the web."""
     try:
-        found = codecs.lookup(name).name
-        "".encode(found)
+        codec = codecs.lookup(name).name
+        "".encode(codec)
     except (LookupError, ValueError, UnicodeError):
         return UNNAMED
-    return UNNAMED if found in _REFUSED else _READ_AS.get(found, found)
+    return UNNAMED if codec in _REFUSED else _READ_AS.get(codec, codec)
 
 
 def decoded(data: bytes, charset: str = UNNAMED) -> str:
@@ -60,9 +60,9 @@ def markup(data: bytes, charset: str = UNNAMED) -> str:
     """Return the text of a page as `decoded` gives it; where no `charset` is named in the one that the page names, as browsers
     do.
     """
-    if not _is_named(charset) and (found := _META.search(data[:1024])):
-        said = found[1].decode("ascii", "replace")
-        charset = "utf-8" if known(said).startswith("utf-16") else said  # what names itself in ASCII is not UTF-16
+    if not _is_named(charset) and (match := _META.search(data[:1024])):
+        name = match[1].decode("ascii", "replace")
+        charset = "utf-8" if known(name).startswith("utf-16") else name  # what names itself in ASCII is not UTF-16
     return decoded(data, charset)
 
 
@@ -92,8 +92,8 @@ def _guess(sample: bytes) -> str:
         return "cp1254" if turkish and best == "cp1252" else best
     from charset_normalizer import from_bytes
 
-    found = from_bytes(sample, cp_isolation=_OTHERS).best()
-    return found.encoding if found is not None and sum(foreign) > 2 else UNNAMED
+    guess = from_bytes(sample, cp_isolation=_OTHERS).best()
+    return guess.encoding if guess is not None and sum(foreign) > 2 else UNNAMED
 
 
 def _odd(text: str) -> int:

@@ -69,8 +69,8 @@ class Documents:
         if process.returncode != 0:
             reason = complaint.decode("utf-8", "replace").strip()[-200:] or "the reader ended, it was too much for it"
             raise DocumentError(f"it is no {kind} that can be read: {reason}")
-        said = text.decode("utf-8", "replace")
-        return said if len(said) > self._max_chars else said.strip()  # of one that is cut the note must stay
+        result = text.decode("utf-8", "replace")
+        return result if len(result) > self._max_chars else result.strip()  # of one that is cut the note must stay
 
 
 async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int) -> tuple[bytes, bytes]:

@@ -130,10 +130,10 @@ def readable(line: bytes) -> "JSONRPCMessage | None":
 
     try:
         # Half a surrogate pair is a character that cannot be sent.
-        said = json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+        message = json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        said = None
-    match said:
+        message = None
+    match message:
         case {"id": int() | str() as asked, "error": error} if error:
             fields = error if isinstance(error, dict) else {"message": error}
             code, words = str(fields.get("code")), fields.get("message")

@@ -41,12 +41,12 @@ def local(schema: Any, root: Any) -> Any:
         where = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(where, str):
             return schema
-        found = root
+        part = root
         for key in where.removeprefix("#").split("/")[1:]:
             key = unquote(key).replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, dict) else None
+            part = part.get(key) if isinstance(part, dict) else None
         words = {name: value for name, value in schema.items() if name == "description"}
-        schema = {**found, **words} if isinstance(found, dict) and where.startswith("#") else {}
+        schema = {**part, **words} if isinstance(part, dict) and where.startswith("#") else {}
     return {}
 
 

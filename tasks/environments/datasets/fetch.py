@@ -93,17 +93,17 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
         if len(rows) == limit:
             break
         try:
-            asked = _checked(data.ask(row))
-            found = data.passages(row) if asked else []
+            question = _checked(data.ask(row))
+            found = data.passages(row) if question else []
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ConfigError(
                 f"row {len(rows) + left_out} of {name} is not of its schema ({type(error).__name__}: {error}); its columns are "
                 f"{', '.join(row)}"
             ) from error
-        if asked is None or not (asked.reference or any(answer.strip() for answer in asked.answers)):
+        if question is None or not (question.reference or any(answer.strip() for answer in question.answers)):
             left_out += 1
             continue
-        rows.append(_row(name, split, data, asked, len(rows)))
+        rows.append(_row(name, split, data, question, len(rows)))
         passages |= dict.fromkeys(found)
     if not rows:
         raise ConfigError(f"no row of {name} has an answer that could be compared ({left_out} were read)")

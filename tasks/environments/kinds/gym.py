@@ -41,8 +41,8 @@ class GymEnvironment(Environment):
         """Return training questions, and held-out ones that differ from all of them. Raises ConfigError if a task has too few."""
         check_tasks(self, key)
         for name in self.tasks:
-            if found := _paid(name, self.settings.get(name, {})):
-                raise ConfigError(f"{key}.tasks: {name} cannot be trained on, for its scorer is at fault: {found}; leave it out")
+            if reason := _paid(name, self.settings.get(name, {})):
+                raise ConfigError(f"{key}.tasks: {name} cannot be trained on, for its scorer is at fault: {reason}; leave it out")
         return self.drawn(key)
 
     def drawn(self, key: str) -> Tables:

@@ -71,8 +71,8 @@ def found_paid(task: str, settings: str = "{}") -> str:
     own = [str(entry["answer"]) for entry in entries]
     answers = {"own": own, **battery(entries)}
     reference = json.dumps({"task": task, "settings": json_value(settings), "entries": entries})
-    said = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
-    for (name, given), done in zip(answers.items(), said, strict=True):
+    verdicts = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
+    for (name, given), done in zip(answers.items(), verdicts, strict=True):
         scores: list[float] = done.get("scores", [])
         if name == "own":
             wrong = sum(score < RIGHT for score, entry in zip(scores, entries, strict=False) if entry["answer"] is not None)
@@ -90,5 +90,5 @@ def found_paid(task: str, settings: str = "{}") -> str:
 
 def _plain(text: str) -> str:
     """Return an answer as scorers compare it that take other spellings too."""
-    found = number.quantity(text)
-    return str(found.value) if found and not found.unit and not found.share else text.strip().casefold()
+    quantity = number.quantity(text)
+    return str(quantity.value) if quantity and not quantity.unit and not quantity.share else text.strip().casefold()

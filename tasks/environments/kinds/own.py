@@ -49,17 +49,17 @@ class OwnEnvironment(Environment):
     def _tasks(self, key: str) -> Tasks:
         module, _, name = self.place.partition(":")
         try:
-            found = vars(importlib.import_module(module))
+            names = vars(importlib.import_module(module))
         except Exception as error:  # of a user's code
             raise ConfigError(
                 f"{key}.place: the module {module} cannot be imported: {type(error).__name__}: {error}; is it on PYTHONPATH?"
             ) from error
-        if name not in found:
-            raise ConfigError(f"{key}.place: the module {module} has no {name!r}; {did_you_mean(name, list(found))}")
-        if not (isinstance(found[name], type) and issubclass(found[name], Tasks)):
+        if name not in names:
+            raise ConfigError(f"{key}.place: the module {module} has no {name!r}; {did_you_mean(name, list(names))}")
+        if not (isinstance(names[name], type) and issubclass(names[name], Tasks)):
             raise ConfigError(f"{key}.place: {self.place} is no subclass of nbrl.tasks.own.Tasks")
         try:
-            made: Tasks = found[name](**self.settings)
+            made: Tasks = names[name](**self.settings)
         except Exception as error:  # of a user's code
             raise ConfigError(f"{key}.settings: {self.place} refuses them: {type(error).__name__}: {error}") from error
         return made

@@ -80,7 +80,7 @@ class _Split(torch.autograd.Function):
         sums = [torch.empty_like(each, dtype=lse.dtype) for each in (query, key, value)]
 
         def parts(rows: slice, keys: slice, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-            found: tuple[Tensor, Tensor, Tensor] = _backward(
+            gradients: tuple[Tensor, Tensor, Tensor] = _backward(
                 grad[:, :, rows],
                 query[:, :, rows],
                 key[:, :, keys],
@@ -92,7 +92,7 @@ class _Split(torch.autograd.Function):
                 attn_mask=mask,
                 scale=ctx.scaling,
             )
-            return found
+            return gradients
 
         for segment, mask in zip(tree.plan.segments, tree.masks(query.dtype), strict=True):
             own = slice(segment.start, segment.stop)

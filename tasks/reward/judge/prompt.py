@@ -110,7 +110,7 @@ def read_grade(reply: str) -> str | None:
     if THINK in text or THOUGHT in text:
         return None
     before, _, last = text.rpartition("\n")
-    found = _LINE.fullmatch(last)
-    if found is None or found[1].upper() != CORRECT:
-        return found and found[1].upper()
+    match = _LINE.fullmatch(last)
+    if match is None or match[1].upper() != CORRECT:
+        return match and match[1].upper()
     return None if _SAID.search(before) or not {CORRECT}.issuperset(_GRADE.findall(before)) else CORRECT

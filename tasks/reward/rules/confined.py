@@ -26,13 +26,13 @@ def compare(
 
     A comparison that ends the program has a fault; a program goes on after it. Raises RewardError if the program does not start.
     """
-    said: list[dict[str, Any]] = []
-    while len(said) < len(comparisons):
-        left = comparisons[len(said) :]
+    results: list[dict[str, Any]] = []
+    while len(results) < len(comparisons):
+        left = comparisons[len(results) :]
         done = _run(rule, left, modules)
         # What a new program begins with is to blame for its end; what comes later is compared again, by a new program.
-        said += done or [{"fault": "it ended the program that scores"}]
-    return said
+        results += done or [{"fault": "it ended the program that scores"}]
+    return results
 
 
 def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -41,12 +41,12 @@ def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[s
     command = [*confined_program(PROGRAM, modules), rule, str(CPU_S), str(WALL_S)]
     limit_s, limit_bytes = START_S + (WALL_S + 1) * len(comparisons), LINE_BYTES * (len(comparisons) + 1)
     done = exchange(command, lines.encode(), limit_s, limit_bytes)
-    said = done.output.decode(errors="replace").splitlines()
-    if said[:1] != [READY]:
+    output = done.output.decode(errors="replace").splitlines()
+    if output[:1] != [READY]:
         error = (done.errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
         reason = f"it took longer than {limit_s:g} s" if done.late else error
         raise RewardError(f"the program that compares answers by the rule {rule!r} does not start: {reason}")
-    return [_object(line) for line in said[1 : len(comparisons) + 1]]
+    return [_object(line) for line in output[1 : len(comparisons) + 1]]
 
 
 def _object(line: str) -> dict[str, Any]:

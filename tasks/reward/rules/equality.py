@@ -84,9 +84,9 @@ def _same_items(wanted: Items, given: Items) -> bool:
         return all(map(same, wanted.values, given.values))
     left = list(given.values)
     for one in wanted.values:
-        if (found := next((place for place, other in enumerate(left) if same(one, other)), None)) is None:
+        if (match := next((place for place, other in enumerate(left) if same(one, other)), None)) is None:
             return False
-        del left[found]
+        del left[match]
     return True
 
 

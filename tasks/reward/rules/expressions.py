@@ -88,8 +88,8 @@ def value(text: str) -> Any:
     text = without_unit(text)
     if BASED.search(text) or SKIPPED.search(text):
         return None
-    if (found := from_python(text)) is not None:
-        return found
+    if (percent := from_python(text)) is not None:
+        return percent
     if member := MEMBER.fullmatch(text):
         return value(member[1])
     if (near := NEAR.split(text)) and len(near) == 2 and all(map(str.strip, near)):
@@ -97,8 +97,8 @@ def value(text: str) -> Any:
         if all(isinstance(each, sympy.Expr) and each.is_number for each in (exact, rounded)):
             return exact if abs(sympy.N(exact - rounded)) <= ROUNDED * abs(sympy.N(exact)) else None
     if share := SHARE.fullmatch(text):
-        found = value(share[1])
-        return Items("%", (found,)) if isinstance(found, sympy.Expr) else None
+        percent = value(share[1])
+        return Items("%", (percent,)) if isinstance(percent, sympy.Expr) else None
     text = in_short(text)
     if text.count(r"\pm") == 1:
         values = tuple(value(text.replace(r"\pm", sign)) for sign in "+-")

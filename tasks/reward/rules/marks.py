@@ -56,10 +56,10 @@ def unmarked(text: str) -> str:
     """Return the text without what is around all of it, but for the full stop behind a number."""
     text = _HEADING.sub("", text)
     for _ in range(MOST):
-        if not (found := _AROUND.fullmatch(text.strip().removesuffix(".").strip())):
+        if not (match := _AROUND.fullmatch(text.strip().removesuffix(".").strip())):
             break
         text = next(
-            found[name] for name in ("box", "inline", "display", "double", "single", "stressed") if found[name] is not None
+            match[name] for name in ("box", "inline", "display", "double", "single", "stressed") if match[name] is not None
         )
     return text.strip()
 
@@ -68,9 +68,9 @@ def unstressed(text: str) -> str:
     """Return the text without emphasis around all of it."""
     text = _HEADING.sub("", text)
     for _ in range(MOST):
-        if not (found := _STRESSED.fullmatch(text.strip())):
+        if not (match := _STRESSED.fullmatch(text.strip())):
             break
-        text = found[2]
+        text = match[2]
     return text.strip()
 
 
@@ -91,5 +91,5 @@ def carries(words: str) -> bool:
 def said(text: str) -> str:
     """Return the answer that a sentence states; the whole text if it is no such sentence."""
     text = _STRESSED_WORDS.sub(r"\2", text.strip())
-    found = _SENTENCE.fullmatch(text) if len(text) <= LONGEST else None
-    return found["said"] if found and carries(found["before"]) else text
+    match = _SENTENCE.fullmatch(text) if len(text) <= LONGEST else None
+    return match["said"] if match and carries(match["before"]) else text

@@ -29,17 +29,17 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return 1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError if the package cannot
     be used.
     """
-    found = [0.0] * len(rows)
+    results = [0.0] * len(rows)
     asked: dict[int, dict[str, Any]] = {}
     for place, row in enumerate(rows):
         given = _said(row["answer"])
         verdicts = {each: _verdict(given, each) for each in row["answers"]}
-        found[place] = float(True in verdicts.values())
-        if not found[place] and (left := [each for each, verdict in verdicts.items() if verdict is None]):
+        results[place] = float(True in verdicts.values())
+        if not results[place] and (left := [each for each, verdict in verdicts.items() if verdict is None]):
             asked[place] = {"answer": _for_package(given), "answers": [_for_package(each) for each in left]}
     for place, done in zip(asked, confined.compare(RULE, list(asked.values()), MODULES), strict=True):
-        found[place] = float(done.get("score") == 1.0)
-    return found
+        results[place] = float(done.get("score") == 1.0)
+    return results
 
 
 @lru_cache(1 << 16)
@@ -53,8 +53,8 @@ def quantity(text: str) -> Quantity | None:
 
 def _said(answer: str) -> str:
     """Return the end of a sentence that states the answer, if a number or an expression follows there; else the whole answer."""
-    found = answer if quantity(answer) else said(answer)
-    return found if re.search(r"\d|\\|\$", found) else answer
+    text = answer if quantity(answer) else said(answer)
+    return text if re.search(r"\d|\\|\$", text) else answer
 
 
 def _verdict(given: str, reference: str) -> bool | None:
@@ -74,13 +74,13 @@ def _verdict(given: str, reference: str) -> bool | None:
 
 def _for_package(text: str) -> str:
     """Return a text as the package gets it: of a number with a factor, a currency or a unit its value, and a unit of letters."""
-    found = quantity(text)
-    if found is None or found.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
+    number = quantity(text)
+    if number is None or number.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
         return text
-    over, under = found.value.as_integer_ratio()
+    over, under = number.value.as_integer_ratio()
     decimal = _EXACT.divide(over, under)
-    value = f"{decimal:f}" if Fraction(decimal) == found.value else f"{over}/{under}"
-    if found.share:
+    value = f"{decimal:f}" if Fraction(decimal) == number.value else f"{over}/{under}"
+    if number.share:
         return rf"{value}\%"
-    unit = CURRENCIES.get(found.unit, found.unit).partition(" ")[0]
+    unit = CURRENCIES.get(number.unit, number.unit).partition(" ")[0]
     return rf"{value}\text{{ {unit}}}" if unit.isalpha() else value

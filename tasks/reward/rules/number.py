@@ -97,8 +97,8 @@ def _exponent(found: re.Match[str]) -> str:
 
 def same_decimal(one: str, other: str) -> bool:
     """Return whether two decimals are equal, of which a float may have printed one."""
-    found = [_NUMBER.fullmatch(each) for each in (one, other)]
-    values = [Quantity(value, printed=_is_printed(each)) for each in found if each and (value := _value(each)) is not None]
+    matches = [_NUMBER.fullmatch(each) for each in (one, other)]
+    values = [Quantity(value, printed=_is_printed(each)) for each in matches if each and (value := _value(each)) is not None]
     return len(values) == 2 and _same_value(*values)
 
 
@@ -194,13 +194,13 @@ def _result(text: str) -> str:
     """Return the text behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is
     none.
     """
-    found = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None
-    if found is None:
+    match = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None
+    if match is None:
         return text
-    if carries(found["before"]) and not found["before"].startswith(("-", "−")):
-        return found["said"]
-    computed, said_value = arithmetic(found["before"]), quantity(found["said"])
-    return found["said"] if said_value and computed is not None and computed == said_value.value else text
+    if carries(match["before"]) and not match["before"].startswith(("-", "−")):
+        return match["said"]
+    computed, said_value = arithmetic(match["before"]), quantity(match["said"])
+    return match["said"] if said_value and computed is not None and computed == said_value.value else text
 
 
 def same(given: Quantity, wanted: Quantity | None) -> bool:

@@ -54,14 +54,14 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
     for name, same in groupby(places, key=lambda place: _place(rows[place])):
         group = list(same)
-        asked = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
-        answers = confined.compare(RULE, asked, _module(name))
+        comparisons = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
+        answers = confined.compare(RULE, comparisons, _module(name))
         for place, done in zip(group, answers, strict=True):
             judged[place] = _judged(done, len(rows[place]["steps"]))
-        able = {one["reference"]: True for place, one in zip(group, asked, strict=True) if not judged[place].fault}
-        scored = [one["trajectory"]["answer"] for place, one in zip(group, asked, strict=True) if not judged[place].fault]
+        able = {one["reference"]: True for place, one in zip(group, comparisons, strict=True) if not judged[place].fault}
+        scored = [one["trajectory"]["answer"] for place, one in zip(group, comparisons, strict=True) if not judged[place].fault]
         others = [*dict.fromkeys(scored)]
-        for place, one, done in zip(group, asked, answers, strict=True):
+        for place, one, done in zip(group, comparisons, answers, strict=True):
             if judged[place].fault and not done.get("late"):
                 if one["reference"] not in able:
                     able[one["reference"]] = _scores_another(one, name, others[:PROBES], "late" in done)

@@ -92,8 +92,8 @@ def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 def _gym(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Judge by the scorers of a package that is not ours. An answer that it cannot compare, or not in time, is wrong."""
-    asked = [{name: row[name] for name in ("answer", "answers", "reference")} for row in rows]
-    scores = [_number(done.get("score")) for done in confined.compare(GYM, asked)]
+    comparisons = [{name: row[name] for name in ("answer", "answers", "reference")} for row in rows]
+    scores = [_number(done.get("score")) for done in confined.compare(GYM, comparisons)]
     return [Judged(float(score >= RIGHT), score) for score in scores]
 
 

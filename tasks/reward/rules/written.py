@@ -157,14 +157,14 @@ def _repeated(found: re.Match[str]) -> str:
 
 def in_full(text: str) -> str:
     """Return the expression with braces around both parts of each fraction."""
-    for found in reversed(list(FRACTION.finditer(text))):
-        place, parts = found.end(), list[str]()
+    for match in reversed(list(FRACTION.finditer(text))):
+        place, parts = match.end(), list[str]()
         while len(parts) < 2 and (begin := ARGUMENT.match(text, place)):
             inside = braced(text[begin.end() :]) if begin[1] == "{" else begin[1]
             place = begin.end() + (len(inside) + 1 if begin[1] == "{" else 0)
             parts.append(inside)
         if len(parts) == 2:
-            text = f"{text[: found.start()]}\\{found[1]}{{{parts[0]}}}{{{parts[1]}}}{text[place:]}"
+            text = f"{text[: match.start()]}\\{match[1]}{{{parts[0]}}}{{{parts[1]}}}{text[place:]}"
     return text
 
 

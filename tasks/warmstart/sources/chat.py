@@ -46,26 +46,26 @@ class ChatDemonstrations(DemonstrationSource):
         system = Turn("system", stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text)
         tag = "think" if stage.agent.thinking == "native" else stage.agent.think_tag
         count, conversations = self._conversations()
-        found = []
+        trajectories = []
         for number, turns in conversations:
             stage.check()
             given = turns if turns[0].role == "system" else [system, *turns]
-            found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer, tag))
-        fitting = [each for each in found if _fits(each, stage.agent)]
+            trajectories.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer, tag))
+        fitting = [each for each in trajectories if _fits(each, stage.agent)]
         return Demonstrations(fitting, count - len(fitting))
 
     def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
         """Return the number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
         (path,) = self.files()
-        rows, found, unfit = read_rows(path), [], ""
+        rows, conversations, unfit = read_rows(path), [], ""
         for number, row in enumerate(rows, start=1):
             try:
-                found.append((number, turns_of(row)))
+                conversations.append((number, turns_of(row)))
             except UnfitError as error:
                 unfit = unfit or f"row {number} of {path} {error}"
-        if not found:
+        if not conversations:
             raise ConfigError(f"{path} holds no conversation that can be learnt; {unfit}")
-        return len(rows), found
+        return len(rows), conversations
 
 
 def holds_conversations(path: Path) -> bool:

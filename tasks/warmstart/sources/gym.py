@@ -42,11 +42,11 @@ class GymDemonstrations(DemonstrationSource):
         )
 
     async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
-        rng, found = random.Random(f"calculations {seed}"), []
+        rng, trajectories = random.Random(f"calculations {seed}"), []
         for row in self._environment(seed).drawn("demonstrations").train.to_pylist():
-            asked = DemonstratedQuestion(row["id"], row["question"], row["ability"])
-            found.append(await play(asked, [calculation(row["question"], rng)], stage))
-        return found
+            question = DemonstratedQuestion(row["id"], row["question"], row["ability"])
+            trajectories.append(await play(question, [calculation(row["question"], rng)], stage))
+        return trajectories
 
 
 def require_gym(kind: str) -> None:
@@ -69,11 +69,11 @@ class SumsDemonstrations(DemonstrationSource):
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
-        rng, found = random.Random(f"sums {seed}"), []
+        rng, trajectories = random.Random(f"sums {seed}"), []
         for start in range(0, self.count, AT_ONCE):
             for problem in sums(seed + start, min(AT_ONCE, self.count - start)):
-                asked = DemonstratedQuestion(
+                question = DemonstratedQuestion(
                     f"{start}-{problem.question.id}", problem.question.question, problem.question.ability
                 )
-                found.append(await play(asked, script(problem, self.good, rng).moves, stage))
-        return found
+                trajectories.append(await play(question, script(problem, self.good, rng).moves, stage))
+        return trajectories

@@ -92,13 +92,13 @@ async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory 
 def _uses_context(code: str) -> bool:
     """Return whether a cell may change the agent's context, however it gets hold of it."""
     try:
-        found = list(ast.walk(ast.parse(code)))
+        nodes = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "context" in code  # what ran was perhaps a part of it
-    named = {node.id for node in found if isinstance(node, ast.Name)} | {
-        node.attr for node in found if isinstance(node, ast.Attribute)
+    named = {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
     }
-    return "context" in named | {node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return "context" in named | {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 class RecordedDemonstrations(DemonstrationSource):
@@ -122,8 +122,8 @@ class RecordedDemonstrations(DemonstrationSource):
     def files(self) -> list[Path]:
         """Return the files of the folder itself: links in it are not followed."""
         if self.path.is_dir():
-            found = (path for path in self.path.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
-            if files := sorted(path for path in found if path.is_file()):
+            paths = (path for path in self.path.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
+            if files := sorted(path for path in paths if path.is_file()):
                 return files
             raise ConfigError(f"{self.path} has no files of trajectories; they end in {', '.join(SUFFIXES)}")
         if not self.path.is_file():

@@ -31,11 +31,11 @@ class RunDemonstrations(DemonstrationSource):
         known_run(self._storage, checked_name(self.name))
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
-        found = successes(self._storage, self.name, self.best)
-        here = [each for each in found if stage.environment in ("", each.environment)]
+        trajectories = successes(self._storage, self.name, self.best)
+        here = [each for each in trajectories if stage.environment in ("", each.environment)]
         sampled_as = resumed_config(self._storage, self.name, []).agent
         again = asyncio.run(retold(here, stage, sampled_as))
-        return Demonstrations(again.trajectories, again.left_out + len(found) - len(here))
+        return Demonstrations(again.trajectories, again.left_out + len(trajectories) - len(here))
 
     @property
     def _storage(self) -> Storage:
@@ -52,15 +52,15 @@ def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:
     for table in filter(is_trajectories, keys):
         for group, each in _ranked(storage, table, rewards_of(table, keys)):
             ranked.setdefault(group, {})[each[2]] = each
-    chosen = {each[2]: each[3] for found in ranked.values() for each in sorted(found.values())[:best]}
+    chosen = {each[2]: each[3] for trajectories in ranked.values() for each in sorted(trajectories.values())[:best]}
     if not chosen:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no trajectory that did its task; train it further first")
-    found = []
+    trajectories = []
     for table in dict.fromkeys(chosen.values()):
         rows = read_trajectories(storage, table)
         mine = [index for index, id_ in enumerate(rows["id"].to_pylist()) if chosen.get(id_) == table]
-        found += trajectories_of(storage, table, rows.take(mine))
-    return sorted(found, key=lambda each: each.id)
+        trajectories += trajectories_of(storage, table, rows.take(mine))
+    return sorted(trajectories, key=lambda each: each.id)
 
 
 def _ranked(storage: Storage, table: str, rewards: str | None) -> Iterator[tuple[tuple[str, str], tuple[float, int, str, str]]]:

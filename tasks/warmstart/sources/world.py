@@ -44,19 +44,19 @@ class WorldDemonstrations(DemonstrationSource):
         return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     async def _record(self, stage: DemonstrationAgent, seed: int) -> list[Trajectory]:
-        found = []
+        trajectories = []
         for start in range(0, self.count, PER_WORLD):
             world = World.generate(seed + start, "train", min(PER_WORLD, self.count - start), self.abilities)
             rng = random.Random(f"demonstrations {seed + start}")
             search = SearchTool(Corpus.in_memory(world.corpus))
             tools = tuple(search if tool.name == search.name else tool for tool in stage.tools)
             here = replace(stage, tools=tools if search in tools else (search, *tools))
-            found += [await self._one(problem, here, rng) for problem in world.problems]
-        return found
+            trajectories += [await self._one(problem, here, rng) for problem in world.problems]
+        return trajectories
 
     async def _one(self, problem: Problem, stage: DemonstrationAgent, rng: random.Random) -> Trajectory:
-        asked = DemonstratedQuestion(problem.question.id, problem.question.question, problem.question.ability)
+        question = DemonstratedQuestion(problem.question.id, problem.question.question, problem.question.ability)
         if self.show == "habits":
-            return await play(asked, script(problem, self.good, rng).moves, stage)
+            return await play(question, script(problem, self.good, rng).moves, stage)
         queries = problem.queries[: rng.randint(0, min(len(problem.queries), stage.agent.max_steps - 1))]
-        return await act(asked, GuessingPolicy(queries, rng, stage.agent, stage.tokenizer), stage)
+        return await act(question, GuessingPolicy(queries, rng, stage.agent, stage.tokenizer), stage)

@@ -60,9 +60,9 @@ def reply(names: dict[str, Any], call: dict[str, Any]) -> bytes:
 
 def main(cpu: float) -> None:
     orders, replies = channel.begin(cpu)
-    asked = json.loads(orders.readline())
+    order = json.loads(orders.readline())
     try:
-        names = load(asked["setup"], asked["answer"])
+        names = load(order["setup"], order["answer"])
     except BaseException as error:
         replies.write(message({"failed": f"{type(error).__name__}: {error}"[:FAULT_CHARS]}))
         return

@@ -32,7 +32,7 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 def judge(answer: str, reference: Reference) -> Judged:
     """Right if all tests pass; partly right is the share that does. A fault if the tests do not run, whatever the answer."""
     try:
-        asked = message({"setup": reference.setup, "answer": answer})
+        loading = message({"setup": reference.setup, "answer": answer})
     except ValueTooLargeError:
         return WRONG
     with Program("answer_side.py") as answering, Program("tests_side.py") as testing:
@@ -44,16 +44,16 @@ def judge(answer: str, reference: Reference) -> Judged:
             return Judged(0.0, 0.0, fault="its tests call nothing in time, or end their process")
         end = time.monotonic() + WALL_S
         sent = json_value(first)
-        if "call" in sent and answering.ask(asked, end) != LOADED:
+        if "call" in sent and answering.ask(loading, end) != LOADED:
             return WRONG
         calls = 0
         while "call" in sent:
             calls += 1
             reply = answering.ask(message(sent), end) if calls <= CALLS else None
-            said = testing.ask(reply or UNANSWERED, end + VERDICT_S)
-            if said is None:  # they ended without a verdict, or are out of time: what the answer returned may have done it
+            verdict = testing.ask(reply or UNANSWERED, end + VERDICT_S)
+            if verdict is None:  # they ended without a verdict, or are out of time: what the answer returned may have done it
                 return WRONG
-            sent = json_value(said)
+            sent = json_value(verdict)
     if "fault" in sent:
         return Judged(0.0, 0.0, fault=str(sent["fault"]))
     passed = sum(sent["passed"]) / len(reference.tests)

@@ -54,8 +54,8 @@ class Program:
         """Wait until it is ready for orders. Raises RewardError if it ends before."""
         if self._line(time.monotonic() + START_S) != READY:
             self._process.kill()
-            _, said = self._process.communicate()
-            reason = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+            _, output = self._process.communicate()
+            reason = (output.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
             raise RewardError(f"the program {self._name}, which judges code, does not start: {reason}")
 
     def ask(self, line: bytes, end: float) -> bytes | None:

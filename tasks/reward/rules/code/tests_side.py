@@ -95,8 +95,8 @@ def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answe
 
 def main(cpu: float) -> None:
     link = channel.begin(cpu)
-    asked = json.loads(link.orders.readline())
-    link.replies.write(message(verdict(asked["setup"], asked["tests"], asked["entry_points"], RemoteAnswer(link))))
+    order = json.loads(link.orders.readline())
+    link.replies.write(message(verdict(order["setup"], order["tests"], order["entry_points"], RemoteAnswer(link))))
 
 
 if __name__ == "__main__":
