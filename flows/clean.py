@@ -50,7 +50,7 @@ async def clean(order: CleanOrder) -> list[str]:
             try:
                 found = await _clean(storage, known_run(storage, name), order.dry_run, progress)
             except (HeldError, TakenOverError, ConfigError) as error:
-                progress.say(f"{name} is passed over: {error}")
+                progress.say(f"{name} is skipped: {error}")
                 continue
             except StoppedError:
                 raise

@@ -64,8 +64,8 @@ def answered() -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise ServerError(
-            f"Prefect's server did not take this: {first_line(error)}; look whether PREFECT_API_URL is its address and "
-            "PREFECT_API_KEY or PREFECT_API_AUTH_STRING what it asks for"
+            f"Prefect's server did not take this: {first_line(error)}; check that PREFECT_API_URL is its address and "
+            "PREFECT_API_KEY or PREFECT_API_AUTH_STRING is the key it asks for"
         ) from error
 
 

@@ -151,7 +151,7 @@ class Storage:
             self._blobs.delete(prefix)
 
     def delete_keys(self, keys: Iterable[str]) -> None:
-        """Delete objects without looking for them, many in one request; those that do not exist are passed over."""
+        """Delete objects without looking for them, many in one request; those that do not exist are skipped."""
         if keys := [_checked(key) for key in keys]:
             with self._named("delete", keys[0]):
                 self._blobs.delete_keys(keys)

@@ -215,7 +215,7 @@ async def connect(
         return policy, EstimatingRenderer(endpoint.sees_images)
     if endpoint.sees_images:
         raise ConfigError(
-            f"--sees-images is for chat APIs, and {endpoint.url} is spoken to in token ids; "
+            f"--sees-images is for chat APIs, and {endpoint.url} is used with token ids; "
             f"give --endpoint {endpoint.url.rstrip('/')}/v1 without --tokenizer"
         )
     tokenizer = ChatTokenizer.load(folder, agent)

@@ -39,7 +39,7 @@ def logs(
             break
         time.sleep(POLL_S)
     if not reader.found:
-        say(f"{layout.title} has no lines: nothing was said before it ended", "yellow")
+        say(f"{layout.title} has no lines: nothing was printed before it ended", "yellow")
 
 
 def stop(run: Name, root: Root = ROOT) -> None:

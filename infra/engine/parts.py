@@ -85,7 +85,7 @@ def sweep() -> None:
 def _mapped(path: Path) -> bool:
     """Return whether some process of ours still has this shared memory open.
 
-    Sandboxes, which have users of their own, are passed over: they give files of theirs any name, and map them as often as they
+    Sandboxes, which have users of their own, are skipped: they give files of theirs any name, and map them as often as they
     like. Names are bytes, which need not be text.
     """
     users = os.readlink("/proc/self/ns/user")

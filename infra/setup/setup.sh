@@ -23,7 +23,7 @@ has_compiler() {
   command -v "${CC:-cc}" >/dev/null && "$python" -c "$headers"
 }
 
-# Kernels see all of the folder to which their Python was installed: it must not be one with people's files.
+# Kernels see all of the folder to which their Python was installed: it must not be one with users' files.
 fit_for_kernels='
 import bz2, ctypes, lzma, os, sqlite3, ssl, sys, zlib
 base, home = (os.path.realpath(each) + "/" for each in (sys.base_prefix, os.path.expanduser("~")))

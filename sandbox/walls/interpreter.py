@@ -109,7 +109,7 @@ def _of(environment: Path) -> Interpreter:
     made = _interpreter(executable, base, folders, tag)
     if Path.home().resolve().is_relative_to(made.base) or made.base.name == ".local":
         raise SandboxUnavailable(
-            f"the Python of {environment} is installed to {made.base}, all of which kernels would see, people's files among it: "
+            f"the Python of {environment} is installed to {made.base}, all of which kernels would see, users' files among it: "
             "make the environment with a Python that has a folder of its own"
         )
     return made

@@ -30,7 +30,7 @@ def read_source(source: QuestionSource) -> list[dict[str, Any]]:
 
 
 def read_evaluation(file: EvaluationFile) -> list[str]:
-    """Return the file's questions; rows without one are passed over. Raises ConfigError."""
+    """Return the file's questions; rows without one are skipped. Raises ConfigError."""
     rows = _read(f"evaluation file {file.name!r}", file.path, file.columns, ("question",))
     questions = [row["question"] for row in rows if isinstance(row["question"], str) and row["question"].strip()]
     if not questions:

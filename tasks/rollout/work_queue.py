@@ -141,7 +141,7 @@ class WorkQueue:
     async def finish(self, name: str, number: int, life: str, index: pa.Table) -> set[str]:
         """Take the rows of a chunk that a runner wrote. Rows that another runner finished before are skipped, and so are rows
         that failed or ran out of time after they were taken from this one, perhaps because its network was away. Returns the ids
-        that were passed over and are not finished.
+        that were skipped and are not finished.
         """
         if self._round.name != name:
             return set()

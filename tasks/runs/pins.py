@@ -54,7 +54,7 @@ def pinned(storage: Storage, run: Run) -> set[int]:
     for key in storage.list(run.layout.pins):
         try:
             mark = Pin.model_validate(storage.read_json(key))
-        except MissingError:  # taken away meanwhile
+        except MissingError:  # deleted meanwhile
             continue
         except (DamagedError, ValidationError):  # what it keeps is unknown
             storage.delete(key)

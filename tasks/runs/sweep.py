@@ -117,7 +117,7 @@ def _sweep_checkpoints(storage: Storage, writer: Writer, keys: Iterable[str], fi
 def _record(storage: Storage, writer: Writer, iteration: int) -> Record:
     record = read_record(storage, writer.run, iteration)
     if record is None:
-        raise BrokenInvariantError(f"the record of iteration {iteration + 1} of run {writer.run.name!r} was taken away meanwhile")
+        raise BrokenInvariantError(f"the record of iteration {iteration + 1} of run {writer.run.name!r} was deleted meanwhile")
     return record
 
 

@@ -71,7 +71,7 @@ def load(given: WarmstartArguments, overrides: Iterable[str], storage: Storage) 
         values["training"] = OF_A_RUN + run[0]
     overrides = list(overrides)
     if "training" not in values and not any(override.startswith("training=") for override in overrides):
-        raise ConfigError("say as whose agent the model learns to act: --training with the recipe of the training that follows")
+        raise ConfigError("name the training whose agent the model learns to be: --training with the recipe that follows")
     if given.demonstrations is not None:
         source = source_of(given.demonstrations, storage)
         values["phases"] = {"demonstrations": {"demonstrations": {source["kind"]: source}}}

@@ -68,7 +68,7 @@ def test_carriage_returns_are_line_ends_in_what_is_read_and_no_other_mark() -> N
 )
 @pytest.mark.attack(
     tried="A picture of a cell that is a program for a browser",
-    wall="its kind is told by its first bytes",
+    wall="its kind is read from its first bytes",
     effect="left out of the notebook",
 )
 def test_a_picture_is_saved_as_what_it_is_and_nothing_else_as_one(image: bytes, kinds: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Collected files: bait for whoever reads a workspace from outside"""
+"""Collected files: bait for a reader of a workspace from outside"""
 
 import pickle
 import threading

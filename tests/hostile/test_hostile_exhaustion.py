@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.attack(
     tried="Open all descriptors the system has; use up those of the kernel itself",
     wall="RLIMIT_NOFILE for each process",
-    effect="an error in the cell; the kernel lives or its cell is `dead`, nobody else is short of descriptors",
+    effect="an error in the cell; the kernel lives or its cell is `dead`, no other process is short of descriptors",
 )
 def test_descriptors_are_bounded(arena: Arena, victim: Kernel) -> None:
     code = """

@@ -172,7 +172,7 @@ attempt("symbols", lambda: 1 / any(int(line.split()[0], 16) for line in open("/p
 
 @pytest.mark.attack(
     tried="Map files whose names are no text, or that of an engine's memory, so that the host stumbles over /proc/PID/maps",
-    wall="who looks for processes that use an engine's memory passes over sandboxes, and reads bytes",
+    wall="the search for processes that use an engine's memory skips sandboxes, and reads bytes",
     effect="engines start and end as before; what a killed one left is not held back",
 )
 def test_what_is_mapped_confuses_nobody(victim: Kernel) -> None:

@@ -121,7 +121,7 @@ def test_a_forged_state_earns_what_its_text_earns(arena: Arena, victim: Kernel) 
 
 @pytest.mark.attack(
     tried="Look for ground truth in the kernel: memory, files, environment, tools",
-    wall="it is joined to answers on the host after the trajectory's end; a kernel is told its own key and limits, nothing else",
+    wall="it is joined to answers on the host after the trajectory's end; a kernel gets its own key and limits, nothing else",
     effect="the needle is found nowhere",
 )
 def test_ground_truth_is_nowhere_in_a_kernel(arena: Arena, victim: Kernel) -> None:

@@ -1,4 +1,4 @@
-"""Network: reach a host, a listener, a sibling, or learn where the machine stands"""
+"""Network: reach a host, a listener, a sibling, or find out where the machine is"""
 
 import socket
 from pathlib import Path

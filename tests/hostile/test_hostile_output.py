@@ -139,8 +139,8 @@ def test_objects_that_cannot_be_shown_hurt_only_the_cell(victim: Kernel, body: s
 
 @pytest.mark.attack(
     tried="Ask for input: input(), getpass, reading descriptor 0, a forged input_request",
-    wall="cells are told that there is no stdin; the host does not connect to that channel",
-    effect="an error or an end of file, nobody waits",
+    wall="cells get an error, for there is no stdin; the host does not connect to that channel",
+    effect="an error or an end of file, no wait",
 )
 def test_nobody_is_asked_for_input(victim: Kernel) -> None:
     code = """

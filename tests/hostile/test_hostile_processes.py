@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.attack(
     tried="kill(-1), kill(0), killpg and SIGKILL or SIGSTOP to every number, those of the host's processes included",
     wall="own pid namespace and session",
-    effect="only the kernel's own processes hear it; sibling, zygote and host run on",
+    effect="only the kernel's own processes get it; sibling, zygote and host run on",
 )
 def test_signals_reach_nobody_else(arena: Arena, victim: Kernel) -> None:
     code = """
@@ -70,7 +70,7 @@ for pid in {{*range(2, 200), *{pids}}} - {{int(name) for name in os.listdir("/pr
 
 @pytest.mark.attack(
     tried="Search the kernel's own memory for secrets, keys of siblings and the host's environment",
-    wall="the zygote never had them: what it was told of an earlier kernel is wiped before the next fork",
+    wall="the zygote never had them: what it received about an earlier kernel is wiped before the next fork",
     effect="no secret and no key but the kernel's own is found",
 )
 def test_memory_holds_no_secret_of_others(arena: Arena, victim: Kernel) -> None:

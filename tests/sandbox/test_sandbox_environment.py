@@ -98,9 +98,7 @@ print(*(sys.getrefcount(each) == sys.getrefcount(None) for each in (numpy.array,
 def test_a_python_whose_folder_holds_peoples_files_is_not_shown_to_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter._of.cache_clear()
     monkeypatch.setenv("HOME", f"{sys.base_prefix}/lib")
-    with pytest.raises(
-        SandboxUnavailable, match=r"people's files among it: make the environment with a Python that has a folder"
-    ):
+    with pytest.raises(SandboxUnavailable, match=r"users' files among it: make the environment with a Python that has a folder"):
         interpreter.for_kernels(SandboxSettings(environment=str(OWN)))
 
 

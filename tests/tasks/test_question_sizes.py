@@ -27,7 +27,7 @@ def calls(read: Callable[[Path], object], path: Path) -> int:
 
 
 @pytest.mark.attack(
-    tried="An object of JSON with twenty thousand keys, of which the last stands twice",
+    tried="An object of JSON with twenty thousand keys, the last of which is there twice",
     wall="the doubled key is found in one pass",
     effect="one sentence",
 )

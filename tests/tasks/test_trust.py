@@ -116,8 +116,8 @@ def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(stor
 
 @pytest.mark.parametrize("name", ["train", "held_out", "corpus", "dataset"])
 @pytest.mark.attack(
-    tried="A tool, a header or a flag that has the name of a setting which a run's copy stands for",
-    wall="settings are told apart by their whole keys",
+    tried="A tool, a header or a flag that has the name of a setting that a run's copy replaces",
+    wall="settings are distinguished by their whole keys",
     effect="it is named; nothing started",
 )
 def test_no_name_passes_for_a_setting_of_which_the_run_has_a_copy(storage: Storage, name: str) -> None:

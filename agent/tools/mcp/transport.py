@@ -117,7 +117,7 @@ async def bounded(response: "httpx2.Response") -> None:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise httpx2.StreamError("the answer is packed, and was not to be")
+                raise httpx2.StreamError("the answer is compressed, which was not requested")
             size = 0
             async for chunk in self._stream:
                 size += len(chunk)

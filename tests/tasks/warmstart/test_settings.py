@@ -262,7 +262,7 @@ def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_
     assert (taught.update.lr, taught.start, taught.fresh) == (2e-5, str(TINY), None)
     assert made.fresh is not None
     assert taught.training == "tiny-cpu"
-    with pytest.raises(ConfigError, match="say as whose agent the model learns to act: --training"):
+    with pytest.raises(ConfigError, match="name the training whose agent the model learns to be: --training"):
         load(None, [], str(TINY))
     with pytest.raises(ConfigError, match="say which model learns the demonstrations: --from MODEL"):
         load_given(WarmstartArguments(demonstrations="world"), [], NOWHERE)
