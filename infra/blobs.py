@@ -56,7 +56,7 @@ class LocalBlobs:
 
     @contextlib.contextmanager
     def _replacing(self, key: str, place: Callable[[str, Path], None] = os.replace) -> Iterator[IO[bytes]]:
-        """A file to write; once it is on the disk, `place` brings it to its name."""
+        """Yield a file to write; once it is on the disk, `place` moves it to its name."""
         target = self.inside(key)
         _make_folders(target.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)

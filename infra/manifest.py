@@ -97,7 +97,9 @@ def check_folder(folder: Path, below: str = "") -> None:
 
 
 def check_whole(folder: Path) -> None:
-    """As `check_folder`, for a folder that was written with a manifest. Raises MissingError if it, or its manifest, is gone."""
+    """Check as `check_folder` does a folder that was written with a manifest. Raises MissingError if it, or its manifest, is
+    gone.
+    """
     if not (folder / MANIFEST).is_file():
         raise MissingError(f"{folder} has lost its {MANIFEST}" if folder.is_dir() else f"{folder} is gone")
     check_folder(folder)

@@ -148,7 +148,7 @@ async def use(stack: AsyncExitStack, settings: RaySettings, logs: Path) -> None:
 
 
 def give_back_sigterm() -> None:
-    """After `start`: Ray makes of SIGTERM a crash, where Python's own handler was. Only the main thread can set one."""
+    """Restore the handler of SIGTERM after `start`: Ray turns the signal into a crash. Only the main thread can set one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         signal.siginterrupt(signal.SIGTERM, False)

@@ -68,7 +68,7 @@ class Storage:
     """Every method raises StorageError if the storage fails or does not answer."""
 
     def __init__(self, settings: StorageSettings, patience_s: float = PATIENCE_S) -> None:
-        """`patience_s`: how long a request to a cloud that gets no answer is tried again."""
+        """Open a storage. `patience_s`: how long a request to a cloud that gets no answer is tried again."""
         self.settings = settings
         self._blobs = _blobs(settings.root, patience_s)
 

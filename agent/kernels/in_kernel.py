@@ -15,7 +15,7 @@ MARKS: dict[str, str]
 
 
 def _text(value: object, chars: int = MAX_CHARS) -> str:
-    """Text that can be sent: lone surrogates cannot."""
+    """Return text that can be sent: lone surrogates cannot."""
     try:
         return str(value)[: chars + 1].encode("utf-8", "replace").decode()
     except Exception:
@@ -108,7 +108,7 @@ class Notepad:
         return "\n".join([*lines, report["draft"]]).rstrip() or "the notepad is empty"
 
     def _report(self) -> dict:
-        """Plain values whatever a cell has put here, no more of them than can be sent."""
+        """Return plain values whatever a cell has put here, no more of them than can be sent."""
         plan, facts, draft = [], [], _text(self.draft)
         left = REPORT_CHARS
         for item in _few(self.plan):

@@ -36,7 +36,7 @@ class EngineClient:
     """Every call ends: with its result, or with an EngineError after at most `timeout` seconds."""
 
     def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, key: str = "") -> None:
-        """`key` is what the engine asks of requests and of its administrator; empty if it asks for none."""
+        """Make a client. `key` is what the engine requires of requests and of its administrator; empty if it requires none."""
         self.url, self.key = url, key
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
@@ -113,7 +113,7 @@ class EngineClient:
         await self._call("POST", "/release_memory_occupation", {"tags": LENT})
 
     async def take_memory_back(self) -> None:
-        """Go on after `lend_memory`."""
+        """Continue after `lend_memory`."""
         await self._call("POST", "/resume_memory_occupation", {"tags": LENT})
         await self.unpause()
 

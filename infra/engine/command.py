@@ -192,7 +192,7 @@ def _model_sources(package: Path) -> dict[str, str]:
 
 
 def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str]:
-    """SGLang's model files that do not speak of this model's class: importing all 200 of them costs seconds at every start."""
+    """Return SGLang's model files that do not name this model's class: importing all 200 of them costs seconds at every start."""
     names = _model_config(model_path).architectures
     packages = list(settings.folder.glob("lib/python3*/site-packages/sglang/srt/models"))
     if not names or not packages:

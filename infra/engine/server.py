@@ -52,7 +52,9 @@ class EngineServer:
     """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
     def __init__(self, child: Child, place: _Place, folder: Path, vocabulary: int, first: bool = True) -> None:
-        """`folder` has its temporary files. Of an engine on several machines, only the server on the `first` takes requests."""
+        """Make a server. `folder` has its temporary files. Of an engine on several machines, only the server on the `first` takes
+        requests.
+        """
         self._child, self._place, self._folder, self._first = child, place, folder, first
         self._parts: Parts | None = None  # from when it serves
         self.settings = place.settings

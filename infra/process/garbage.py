@@ -22,6 +22,6 @@ def without_collection() -> Iterator[None]:
 
 
 def collect_rarely() -> None:
-    """From here on, leave what there is out of collections, and make one for every `NEW_OBJECTS` that stay."""
+    """Leave present objects out of collections from now on, and collect once for every `NEW_OBJECTS` that stay."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)

@@ -61,7 +61,7 @@ class Shared:
         return pipe is not None
 
     def renew(self, start: "Callable[[int], tuple[Child, str]]", healthy: Callable[[str], bool]) -> None:
-        """After the child's end, call `start` as in `join`, unless another user has done so."""
+        """Call `start` as in `join` after the child's end, unless another user has done so."""
         with self._home.lock(self._name):
             pipe = _open_running(*_paths(self._home, self._name), healthy)
             if pipe is None:

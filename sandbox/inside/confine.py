@@ -80,7 +80,7 @@ def _drop_capabilities() -> None:
 
 
 def fork() -> int:
-    """Like os.fork, but the child is pid 1 of new namespaces of every kind, and their master.
+    """Fork like os.fork, but with the child as pid 1 of new namespaces of every kind, and their master.
 
     os.fork cannot do this in one step, and a second fork would double what is dearest here, copying page tables. The thread
     id that the C library remembers stays right because parent and child are both pid 1, each of its own namespace.

@@ -43,7 +43,7 @@ class CheckpointStore(Protocol):
         ...
 
     def add_states(self, out: str) -> None:
-        """Collective, and may run beside other work. Add the states that all ranks have written to the finished `out`."""
+        """Collective. Add the states that all ranks have written to the finished `out`, perhaps beside other work."""
         ...
 
     def abandon_states(self, out: str) -> None:

@@ -64,7 +64,7 @@ def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:
 
 
 def _ranked(storage: Storage, table: str, rewards: str | None) -> Iterator[tuple[tuple[str, str], tuple[float, int, str, str]]]:
-    """The successes of a table by environment and question, each as what it is sorted by."""
+    """Yield the successes of a table by environment and question, each with its sort key."""
     if rewards is None:
         return
     scored = {row["trajectory"]: row for row in storage.read_table(rewards).to_pylist()}

@@ -30,7 +30,9 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def judge(answer: str, reference: Reference) -> Judged:
-    """Right if all tests pass; partly right is the share that does. A fault if the tests do not run, whatever the answer."""
+    """Judge an answer: right if all tests pass; partly right is the share that does. A fault if the tests do not run, for any
+    answer.
+    """
     try:
         loading = message({"setup": reference.setup, "answer": answer})
     except ValueTooLargeError:
