@@ -121,9 +121,7 @@ class Grammar:
 
 
 def _cell(code: str) -> str:
-    """Return the cell without blank lines around it. Its first line stays indented, for IPython takes a common
-    indentation away.
-    """
+    """Return the cell without blank lines around it. Its first line stays indented: IPython removes a common indentation."""
     body = code.strip()
     before = code[: code.index(body)]
     return before[len(before.rstrip(" \t")) :] + body

@@ -74,9 +74,7 @@ class EvaluationPlan(ClosedModel):
 
 
 def planned(order: EvaluationRequest, trust: bool = False) -> EvaluationPlan:
-    """Return the plan of a request. Raises ConfigError or SandboxError if the evaluation could not be made. `trust`: see
-    tasks/runs/trust.py.
-    """
+    """Return the plan of a request. Raises ConfigError or SandboxError if it cannot be made. `trust`: see tasks/runs/trust.py."""
     overrides = _overrides(order)
     named = None
     if order.recipe:

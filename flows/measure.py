@@ -25,9 +25,7 @@ from nbrl.tasks.services.start import training_services
 
 @flow(name="measure", validate_parameters=False, persist_result=False)
 async def measure(start: Prepared) -> Measured:
-    """Do the first iteration of a run in a folder of its own on the storage, which is deleted, and return what it took. Raises
-    the errors of a training.
-    """
+    """Do the first iteration of a run in a temporary folder on the storage, and return its costs. Raises a training's errors."""
     folder = measured.new_folder()
     with tempfile.TemporaryDirectory(prefix="nbrl-measure-") as scratch, ProgressDisplay(err, get_run_logger().info) as progress:
         config = _scratch_run(start.config, folder, Path(scratch))

@@ -61,9 +61,7 @@ def _own() -> Path:
 
 
 def _cuda(folder: Path) -> str | None:
-    """Return the version of CUDA that torch in an environment was built for; empty where there is no torch, None for a
-    CPU build.
-    """
+    """Return the version of CUDA that torch in an environment was built for; empty without torch, None for a CPU build."""
     files = [*folder.glob("torch/version.py"), *folder.glob("lib/python3*/site-packages/torch/version.py")]
     if not files:
         return ""

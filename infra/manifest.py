@@ -97,9 +97,7 @@ def check_folder(folder: Path, below: str = "") -> None:
 
 
 def check_whole(folder: Path) -> None:
-    """Check as `check_folder` does a folder that was written with a manifest. Raises MissingError if it, or its manifest, is
-    gone.
-    """
+    """Check as `check_folder` does a folder that was written with a manifest. Raises MissingError if either is gone."""
     if not (folder / MANIFEST).is_file():
         raise MissingError(f"{folder} has lost its {MANIFEST}" if folder.is_dir() else f"{folder} is gone")
     check_folder(folder)

@@ -182,9 +182,7 @@ class NodeCache:
             yield
 
     def _locked(self, place: Path, how: int) -> IO[str]:
-        """Return the lock of a copy, as an open file that holds it. Raises BlockingIOError if it is taken and `how` does not
-        wait.
-        """
+        """Return the lock of a copy, as an open file. Raises BlockingIOError if it is taken and `how` does not wait."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             lock = place.with_name(f"{place.name}{LOCK}").open("w")

@@ -22,9 +22,7 @@ def parts_of(index: "pa.Table") -> dict[str, str]:
 
 
 def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Table":
-    """Return the rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no
-    columns.
-    """
+    """Return the rows that the index names, in its order; `read(key, digest)` reads a part. An empty index has no columns."""
     import pyarrow as pa
 
     if lacking := {PART, DIGEST, ROW} - set(index.column_names):

@@ -22,9 +22,7 @@ TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with `~` and `~user` replaced. Raises StorageError if there is no such user, or the path is too long to be
-    one.
-    """
+    """Return the path with `~` and `~user` replaced. Raises StorageError for an unknown user, or too long a path."""
     if len(os.fsencode(path)) > PATH_BYTES or any(len(os.fsencode(part)) > NAME_BYTES for part in Path(path).parts):
         raise StorageError(
             f"{str(path)[:60]!r} and so on is too long for a path; give one with names of at most {NAME_BYTES} bytes"

@@ -190,9 +190,7 @@ def stop() -> None:
 
 
 def _draw_token(folder: Path) -> None:
-    """Write a new token into a `folder` of this user alone, named in the environment of this process and of all that it
-    starts.
-    """
+    """Write a new token into a `folder` of this user alone, named in the environment of this process and its children."""
     file = folder / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token:
         token.write(secrets.token_hex(32))

@@ -177,9 +177,7 @@ class AzureBlobs(CloudBlobs):
         yield from self._ask(named)
 
     def _remove(self, names: Sequence[str]) -> None:
-        """Delete with one request for each object, all at once: a batch of Azure's is not understood by every server that speaks
-        its protocol.
-        """
+        """Delete with one request for each object, all at once: not every server of this protocol takes a batch."""
         from azure.core.exceptions import ResourceNotFoundError
 
         async def removed(container: Any) -> list[BaseException | None]:

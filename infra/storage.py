@@ -133,9 +133,7 @@ class Storage:
             return self._blobs.list(prefix)
 
     def sizes(self, prefix: str) -> dict[str, int] | None:
-        """Return the bytes of all objects below the folder `prefix`, by key; None in a cloud, where it would take a request for
-        each.
-        """
+        """Return the bytes of all objects below the folder `prefix`, by key; None in a cloud, where each would take a request."""
         if not isinstance(self._blobs, LocalBlobs):
             return None
         sizes: dict[str, int] = {}
@@ -186,15 +184,11 @@ class Storage:
             return self._blobs.inside(_checked(key))
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
-        """Read a table of Parquet, from its parts if the key is that of an index. Raises as `read_bytes`, and DamagedError for no
-        table.
-        """
+        """Read a table, from its parts if the key is that of an index. Raises as `read_bytes`, and DamagedError for no table."""
         return joined(self.read_index(key, digest), self._parquet) if key.endswith(INDEX) else self._parquet(key, digest)
 
     def read_index(self, key: str, digest: str = "") -> "pa.Table":
-        """Return the index of a table in parts, without its parts, which lie below the folder of its run; see
-        nbrl.infra.arrow_files.
-        """
+        """Return the index of a table in parts, which lie below the folder of its run; see nbrl.infra.arrow_files."""
         index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:-1][:2])
         for part in index[PART].unique().to_pylist() if PART in index.column_names else ():
             if not (isinstance(part, str) and part.startswith(f"{folder}/" if folder else "") and ".." not in part.split("/")):

@@ -50,9 +50,7 @@ def check_uri(uri: str) -> None:
 
 
 def missing_database(uri: str | None, home: Home) -> Path | None:
-    """Return the SQLite file that opening MLflow would make, for callers that only read; None where there is one, or it is no
-    file.
-    """
+    """Return the SQLite file that opening MLflow would make, for callers that only read; None if it is there, or no file."""
     file = home.root / "mlflow" / DATABASE
     if uri is not None:
         if not uri.startswith(SQLITE):

@@ -36,9 +36,7 @@ class Models:
         self._tracking = tracking
 
     def of_run(self) -> dict[int, LoggedModel]:
-        """Return the run's logged models, by the step at which they were made; those that its page does not show are
-        put there.
-        """
+        """Return the run's logged models, by the step at which they were made; list them on its page."""
         found, token = {}, None
         while True:
             page = self._tracking.client.search_logged_models(

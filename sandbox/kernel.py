@@ -247,9 +247,7 @@ def _string(value: object) -> str:
 
 
 def _text(data: object) -> str:
-    """Return the plain text of a mime bundle, or the names of its types if it has none, with a note for a picture that
-    is no PNG.
-    """
+    """Return the plain text of a mime bundle, or the names of its types, with a note for a picture that is no PNG."""
     if not isinstance(data, dict):
         return ""
     text = data.get("text/plain")

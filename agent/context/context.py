@@ -32,9 +32,7 @@ def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int
 
 
 def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
-    """Return the number of tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after
-    it.
-    """
+    """Return the tokens of the shortest possible prompt, with an empty task and notepad, and of the action after it."""
     top = tokenizer.message("system", system.text, tags=system.tags) + tokenizer.message("user", "", after="system")
     prompt = len(top) + len(tokenizer.message("user", render_tail(State(), settings.max_steps, 0), after="user"))
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
@@ -105,9 +103,7 @@ class Context:
         return self._tree.nodes()
 
     def ask(self, step: int, steps_left: int, state: State) -> Ask | None:
-        """Return the next prompt: for a cell, or for a summary when soft trimming needs one. None when the token limit is
-        reached.
-        """
+        """Return the next prompt: for a cell, or for a summary in soft trimming. None when the token limit is reached."""
         tail = self._fit(self._view, steps_left, state)
         if tail is None:
             if self._settings.trim == "none":

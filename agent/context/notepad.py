@@ -12,9 +12,7 @@ MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
 
 def cut_text(text: str, chars: int = MAX_CHARS) -> str:
-    """Return the start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can
-    store.
-    """
+    """Return the start of a text too long for a report, without halves of surrogate pairs, which cannot be stored."""
     text = text if len(text) <= chars else text[:chars] + "…"
     return storable(text)
 

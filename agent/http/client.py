@@ -109,8 +109,8 @@ class Retry:
         self.tries = 1
 
     def next_wait(self, wanted: float | None) -> float | None:
-        """Return the seconds before the next try, `wanted` if the server requests it; None if the budget is used up or the wait
-        too long.
+        """Return the seconds before the next try, `wanted` if the server requests it; None without budget, or for too long a
+        wait.
         """
         if self._left <= 0 or (wanted is not None and not wanted <= self._longest):
             return None

@@ -184,9 +184,7 @@ class ChatPolicy:
         return answer if status in (400, 422) else b""
 
     def _changed(self, content: dict[str, Any], answer: bytes) -> bool:
-        """Remove from this request the parameters that `answer`, the refusal of a request with the same ones, names, if it can do
-        without.
-        """
+        """Remove from this request those parameters that `answer`, a refusal, names and that it can do without."""
         if OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
             self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
             return True

@@ -51,9 +51,7 @@ def read(answer: bytes, thinking: Thinking) -> Completion:
 
 
 def fault(answer: bytes) -> tuple[int, str] | None:
-    """Return the HTTP status and the words of a failure that came with 200: an error, no choices, or an answer broken off; else
-    None.
-    """
+    """Return status and words of a failure that came with 200: an error, no choices, or an answer broken off; else None."""
     try:
         reply = json.loads(answer)
     except (ValueError, RecursionError):

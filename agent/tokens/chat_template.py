@@ -234,9 +234,7 @@ def _text(file: Path) -> str:
 
 
 def special_tokens(folder: Path) -> dict[str, Any]:
-    """Return the settings of the tokenizer, with the special tokens that earlier releases of transformers kept in
-    another file.
-    """
+    """Return the settings of the tokenizer, with special tokens that older transformers kept in another file."""
     config, separate = read_json(folder / "tokenizer_config.json"), folder / "special_tokens_map.json"
     # As transformers does: what it saved with all added tokens in one file needs no other.
     return config if "added_tokens_decoder" in config or not separate.is_file() else config | read_json(separate)

@@ -158,9 +158,7 @@ class ChatTokenizer:
         return 1 + max(self._tokenizer.get_vocab().values())
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
-        """Return a turn, or a part of one. Control tokens in its text become plain, but for `tags` that are one and
-        not special.
-        """
+        """Return a turn, or a part of one. Control tokens in its text become plain, but for `tags` that are not special."""
         turn = self._users[after] if role == "user" else self._turns[role]
         start, stop = (len(text) - len(text.lstrip()), len(text.rstrip())) if turn.strips else (0, len(text))
         ids, before = list(turn.head), turn.lead
@@ -211,9 +209,7 @@ class ChatTokenizer:
 
 
 def _without_controls(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, dict[str, int]]:
-    """Return the tokenizer without its control tokens, and these. Raises TokenizerError when text could still become
-    one of them.
-    """
+    """Return the tokenizer without its control tokens, and these. Raises TokenizerError if text could still become one."""
     plain = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         plain.normalizer = tokenizer.normalizer

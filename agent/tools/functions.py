@@ -118,9 +118,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _model(name: str, parameters: tuple[Parameter, ...], hints: dict[str, Any]) -> tuple[type[BaseModel], dict[str, str]]:
-    """Return a closed model of the arguments; its fields are numbered, so that no parameter's name can clash with
-    pydantic's own.
-    """
+    """Return a closed model of the arguments; its fields are numbered, so that no name clashes with pydantic's own."""
     fields: dict[str, Any] = {}
     for number, each in enumerate(parameters):
         default = PydanticUndefined if each.required else each.default

@@ -198,9 +198,7 @@ OPENERS: dict[str, Callable[[Library], ToolMaker]] = {
 
 
 def own_tool(name: str, place: str) -> FunctionTool:
-    """Return the function at `package.module:function` as the tool `name`. Raises ToolError if it does not exist or is
-    not typed.
-    """
+    """Return the function at `package.module:function` as the tool `name`. Raises ToolError if there is no typed one."""
     check_tool_name(name)
     module, _, attribute = place.partition(":")
     try:

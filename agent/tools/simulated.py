@@ -54,9 +54,7 @@ def noise(progress: float, start: float, end: float, base: float = NOISE_BASE) -
 
 
 def draw(seed: int, number: int) -> tuple[float, int]:
-    """Return, for call `number` of a trajectory, a number in [0, 1) to compare with the noise, and a seed below 2^31 for the
-    model.
-    """
+    """Return a number in [0, 1) to compare with the noise, and the model's seed below 2^31, for call `number` of a trajectory."""
     digest = hashlib.sha256(f"simulated search {seed} {number}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48, int.from_bytes(digest[6:10], "big") >> 1
 

@@ -24,9 +24,7 @@ def logs(
     root: Root = ROOT,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines until Ctrl-C")] = False,
 ) -> None:
-    """Print the lines of all starts of a run or an evaluation, with times in UTC; from its storage, so also of another
-    machine.
-    """
+    """Print the lines of all starts of a run or an evaluation, with times in UTC; from its storage, of any machine."""
     from nbrl.tasks.runs.logs import Reader
 
     storage = storage_at(root)

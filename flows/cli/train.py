@@ -49,9 +49,7 @@ def train_run(
     take_over: bool,
     redo: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Train the run that `prepare` gives, what preflight returned and its name; after a stop in the middle, say how to continue
-    it.
-    """
+    """Train the run that `prepare` gives, what preflight returned and its name; after a stop, say how to continue."""
     if (prepared := prepare()) is None:
         return
     start, name = prepared

@@ -84,9 +84,7 @@ def files(storage: Storage, run: str) -> list[str]:
 def find(
     storage: Storage, run: str, trajectory: str, wanted: "Wanted | None" = None
 ) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
-    """Return all trajectories with this id in the wanted places (evaluations repeat questions), each with its file and its
-    rewards.
-    """
+    """Return all trajectories with this id in the wanted places (evaluations repeat questions), with file and rewards."""
     matches = []
     keys = files(storage, run)
     for key in reversed(places(run, keys, wanted or Wanted())):
@@ -104,9 +102,7 @@ def _rewards(storage: Storage, key: str | None) -> dict[str, dict[str, Any]]:
 
 
 def listing(storage: Storage, run: str, limit: int, width: int = 80, wanted: Wanted | None = None) -> Table:
-    """Return the newest trajectories of a run, one per row of `width` characters, or more if an id needs them. Raises
-    ConfigError.
-    """
+    """Return the newest trajectories of a run, one per row of `width` or more characters. Raises ConfigError."""
     chosen = choose(storage, run, limit, wanted or Wanted())
     rows = [
         (

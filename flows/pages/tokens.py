@@ -73,9 +73,7 @@ class ActionTokens:
 
 
 def decoder(folder: str) -> Decode:
-    """Return a function that gives the text of a token, by the tokenizer of a model folder; its number without a tokenizer that
-    works.
-    """
+    """Return a function that gives the text of a token by a folder's tokenizer; its number without one that works."""
     path = Path(folder, "tokenizer.json")
     try:
         with guarded(path):

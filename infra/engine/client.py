@@ -54,9 +54,7 @@ class EngineClient:
         await self._http.aclose()
 
     async def score(self, token_ids: Sequence[int], first: int = 1, adapter: str | None = None) -> list[float]:
-        """Return the log-probs of the tokens from number `first` on, each given those before it; the very first has nothing
-        before it.
-        """
+        """Return the log-probs of the tokens from number `first`, above 0, on, each given those before it."""
         body: dict[str, Any] = {
             "input_ids": self._checked(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},

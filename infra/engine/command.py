@@ -23,9 +23,7 @@ CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 @dataclass(frozen=True)
 class AdapterRoom:
-    """The room that an engine reserves for LoRA adapters: their rank, the names of their layers, and how many it serves
-    at once.
-    """
+    """An engine's room for LoRA adapters: their rank, the names of their layers, and how many it serves at once."""
 
     rank: int
     modules: tuple[str, ...]

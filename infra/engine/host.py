@@ -15,9 +15,7 @@ KEPT = 4  # leases of folders: what is served, and what is published or compared
 
 
 class EngineHost:
-    """Starts the engine number `index`, and starts it again in the same place. It is made an actor of Ray, whose methods then run
-    in several threads.
-    """
+    """Starts the engine number `index`, and starts it again in the same place. As an actor of Ray it runs in several threads."""
 
     def __init__(
         self,

@@ -52,9 +52,7 @@ class EngineServer:
     """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
     def __init__(self, child: Child, place: _Place, folder: Path, vocabulary: int, first: bool = True) -> None:
-        """Make a server. `folder` has its temporary files. Of an engine on several machines, only the server on the `first` takes
-        requests.
-        """
+        """Make a server. `folder` has its temporary files. On several machines only the `first` takes requests."""
         self._child, self._place, self._folder, self._first = child, place, folder, first
         self._parts: Parts | None = None  # from when it serves
         self.settings = place.settings
@@ -101,9 +99,7 @@ class EngineServer:
         return self._hidden((errors or lines or ["it wrote nothing"])[-1])[:500]
 
     def ending(self) -> str:
-        """Return how the engine ended, with the error for which it did if its log has one: a killed engine's last line says
-        nothing.
-        """
+        """Return how the engine ended, with the error if its log has one: a killed engine's last line says nothing."""
         lines = self._child.log_tail(200)
         if self._child.alive and self._parts is not None and (part := self._parts.gone()) is not None:
             return self._parts.ending(part, lines)

@@ -16,8 +16,8 @@ class Bucket:
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """A group of `size` ranks that meets at the address and port of its rank 0. An engine has `rank` and those after it, one for
-    each of its GPUs.
+    """A group of `size` ranks that meets at the address and port of its rank 0. An engine has `rank` and the next, one for each
+    GPU.
     """
 
     name: str

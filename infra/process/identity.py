@@ -22,16 +22,12 @@ ALL = ("0.0.0.0", "::")
 
 
 def identity() -> str:
-    """Return what identifies this process: where it runs, its number there and when it was started, since numbers are given
-    again.
-    """
+    """Return what identifies this process: its machine, its number and its start, since numbers are used again."""
     return f"{_place()}/{os.getpid()}/{_started(os.getpid())}"
 
 
 def is_running(process: str) -> bool | None:
-    """Return whether the process with this identity runs; None where only another machine or container can know, or it
-    is none.
-    """
+    """Return whether the process with this identity runs; None if only another machine or container can know."""
     match = FORM.fullmatch(process)
     if not match or match["place"] != _place():
         return None
@@ -72,9 +68,7 @@ def processor_seconds() -> float:
 
 
 def busy_seconds(pid: int) -> float:
-    """Return the seconds for which the threads of a process, and of those below it, ran or waited for a processor; not what
-    sleeps.
-    """
+    """Return the seconds for which threads of a process, and of those below it, ran or waited for a processor."""
     total = 0
     with suppress(psutil.Error):
         for process in [(top := psutil.Process(pid)), *top.children(recursive=True)]:

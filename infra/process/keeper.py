@@ -102,9 +102,7 @@ class Keeper:
                 self.status = code if code >= 0 else 128 - code
 
     def wait(self, timeout_s: float | None) -> bytes | None:
-        """Sleep until a child ends, the pipe is readable or time is up; return the pipe's bytes (empty: the owner is gone), else
-        None.
-        """
+        """Sleep until a child ends, the pipe is readable or time is up; return the pipe's bytes (empty: no owner), else None."""
         ready, _, _ = select.select([0, self.wake_read], [], [], timeout_s)
         if self.wake_read in ready:
             os.read(self.wake_read, 4096)

@@ -119,9 +119,7 @@ class AdoptingKernelApp(IPKernelApp):
         return port
 
     def init_iopub(self, context: "zmq.Context[Any]") -> None:
-        """Start the stock thread without its pipe from forked children: that is of TCP, and they write to the captured
-        descriptors.
-        """
+        """Start the stock thread without its TCP pipe from forked children: they write to the captured descriptors."""
         sock = context.socket(zmq.XPUB)
         sock.linger = 1000
         self.iopub_port = self._bind_socket(sock, self.iopub_port)

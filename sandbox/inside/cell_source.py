@@ -19,9 +19,7 @@ class CellSource:
         self._shell.transform_cell = self._first
 
     def _first(self, raw_cell: str) -> str:
-        """Transform the source and keep the result for the second call. A failure is that of the stock method, with its traceback
-        alone.
-        """
+        """Transform the source and keep the result for the second call. A failure has the stock method's traceback alone."""
         self._end()
         transformed: str = self._shell.transform_cell(raw_cell)
         self._shell.transform_cell = partial(self._second, raw_cell, transformed)

@@ -186,9 +186,7 @@ class ForkedKernel(IPythonKernel):
 
     @property
     def io_loop(self) -> ioloop.IOLoop:  # type: ignore[override]  # stock kernels assign it
-        """Return tornado's interface to the loop, for the rare parts of stock kernels that need it; it costs a fork more than the
-        loop.
-        """
+        """Return tornado's interface to the loop, which few parts of stock kernels need; it costs a fork more than the loop."""
         return ioloop.IOLoop.current()
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:

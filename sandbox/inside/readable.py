@@ -14,9 +14,7 @@ _LINES = frozenset(
 
 
 def readable(data: dict[str, Any]) -> str | None:
-    """Return the text to show in the place of the plain text of `data`, by media types; None where that says enough or nothing
-    does.
-    """
+    """Return the text to show instead of the plain text of `data`, by media types; None if that is enough or all there is."""
     plain = data.get("text/plain")
     if isinstance(plain, str) and not _NAME.fullmatch(plain):
         return None

@@ -56,9 +56,7 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
 
 def program() -> bytes:
-    """Return the filter as `struct sock_filter`s, ready for bwrap's --seccomp or for `install`. Raises OSError where there is
-    none.
-    """
+    """Return the filter as `struct sock_filter`s, for bwrap's --seccomp or `install`. Raises OSError where there is none."""
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no system call filter is known for {platform.machine()}")
     get_action_available, refuse = 2, ctypes.c_uint32(_ERRNO)

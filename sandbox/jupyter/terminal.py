@@ -12,9 +12,7 @@ _KEPT = {"\x1b[K": "\x1b", "\x1b[0K": "\x1b", "\x1b[2K": "\r\x1b", "\x1b": "\uff
 
 
 def plain(text: str) -> str:
-    """Return `text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and
-    print.
-    """
+    """Return `text` without terminal sequences, control characters and lone surrogates, safe to encode and print."""
     text = _ANSI.sub(lambda found: _KEPT.get(found[0], ""), text)
     if _MOVES.search(text):
         text = "\n".join(_line(line)[0] for line in text.split("\n"))

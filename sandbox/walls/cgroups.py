@@ -44,9 +44,7 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
-    """Return the hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is
-    not visible.
-    """
+    """Return the hierarchies of /proc/self/mountinfo and /proc/self/cgroup in which our own group is visible."""
     groups: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
@@ -244,7 +242,5 @@ class Groups:
 
 
 def memory_limit(settings: SandboxSettings) -> int:
-    """Return the bytes that a kernel may hold in total: the limit of one process, every tmpfs (workspace, /tmp, /dev/shm), and
-    headroom.
-    """
+    """Return the bytes that a kernel may hold: the limit of one process, each tmpfs (workspace, /tmp, /dev/shm), headroom."""
     return (settings.memory_mb + 3 * settings.workspace_mb + _HEADROOM_MB) * _MIB

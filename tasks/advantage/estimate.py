@@ -164,9 +164,7 @@ def by_ability(advantages: np.ndarray, abilities: Sequence[str]) -> np.ndarray:
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> np.ndarray:
-    """Return A_t = Σ_l (γλ)^l δ_{t+l}, δ_t = r_t + γ V_{t+1} − V_t; the value after the last entry is 0. Not whitened;
-    [steps].
-    """
+    """Return A_t = Σ_l (γλ)^l δ_{t+l}, δ_t = r_t + γ V_{t+1} − V_t; the last value is 0. Not whitened; [steps]."""
     advantages = np.zeros(len(rewards))
     following = value_after = 0.0
     for t in range(len(rewards) - 1, -1, -1):

@@ -106,9 +106,7 @@ def leftovers(
 
 
 def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> Iterator[str]:
-    """Yield the contradictions between MLflow and the records: a metric that is missing, is there twice at a step, or has another
-    value.
-    """
+    """Yield contradictions between MLflow and the records: a metric that is missing, twice at a step, or another value."""
     if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
         yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
         return
@@ -130,9 +128,7 @@ def _few(points: Sequence[tuple[int, float]]) -> str:
 def check_evaluation(
     storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights]
 ) -> Iterator[str]:
-    """Yield the contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by
-    digest.
-    """
+    """Yield contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest."""
     policy = policies.get(result.inputs[0])
     if policy is None:
         yield "it evaluated weights that no iteration of this run made"

@@ -76,9 +76,7 @@ class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
     def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, start: Position, sampled_from: int) -> None:
-        """Prepare a recomputation. The prompts begin at `start`; the weights that sampled are those after `sampled_from`
-        updates.
-        """
+        """Prepare. The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates."""
         self._storage, self._config, self._run, self._record = storage, config, run, record
         self._start, self._sampled_from = start, sampled_from
         self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)

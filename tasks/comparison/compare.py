@@ -34,9 +34,7 @@ class Comparison(ClosedModel):
 
 
 def sides_of(storage: Storage, labels: Sequence[str]) -> list[Side]:
-    """Return what is compared. Raises ConfigError for fewer than two, for one that is not there, and for two that are
-    the same.
-    """
+    """Return what is compared. Raises ConfigError for fewer than two, a missing one, and two that are the same."""
     if len(labels) < 2:
         raise ConfigError("a comparison needs at least two runs or evaluations; name another one")
     seen: dict[object, str] = {}

@@ -153,9 +153,7 @@ def _state(storage: Storage, layout: RunLayout, complete: State | None, facts: d
 
 
 def _logs(storage: Storage, layout: RunLayout, keys: Collection[str], newest: Epoch | None) -> str:
-    """Return the folder with the logs: beside the run, or in the home of its newest start, with the host if that is
-    another one.
-    """
+    """Return the folder with the logs: beside the run, or in the home of its newest start, with another host's name."""
     beside = f"{layout.folder}/logs"
     if any(key.startswith(f"{beside}/") for key in keys):
         return storage.uri(beside)

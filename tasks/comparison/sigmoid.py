@@ -141,9 +141,7 @@ def _best(scaled: Floats, success: Floats, guesses: Sequence[Floats]) -> Floats 
 
 
 def _interval(scaled: Floats, fitted: Floats, residuals: Floats, best: Floats) -> tuple[float, float]:
-    """Return the percentiles of the ceilings fitted to resampled residuals; always the same draws. The estimate itself lies
-    within.
-    """
+    """Return percentiles of ceilings fitted to resampled residuals, with the estimate between; always the same draws."""
     draws, ceilings, late = np.random.default_rng(SEED), [_ceiling(best)], _guesses(fitted)[-1]
     for _ in range(RESAMPLES):
         again = _best(scaled, fitted + draws.choice(residuals, len(residuals)), [best, late])

@@ -49,9 +49,7 @@ def too_long(path: Path) -> ConfigError:
 
 
 def csv_table(path: Path, delimiter: str) -> pa.Table:
-    """Return the table, whose fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is
-    null.
-    """
+    """Return the table, whose fields are text as written: 00501 is no number, and NA is a word. An empty one is null."""
     data = contents(path)
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
     header = data[:_HEAD].partition(b"\n")[0].decode("utf-8", "replace")
@@ -81,9 +79,7 @@ def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
 
 
 def whole_texts(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote
-    them so.
-    """
+    """Return texts that all end in .0 without it: some programs write whole numbers as floats."""
     texts = found.to_pylist()
     given = [each for each in texts if each]
     if not given or not all(_WHOLE.fullmatch(each) for each in given):

@@ -45,15 +45,11 @@ class Environment(ClosedModel):
     prompt: str = Field("", max_length=20_000, description="what is added to the system prompt for its questions")
 
     def load(self, key: str) -> Tables:
-        """Return everything that it gives. `key` is the place of its settings, for errors. Raises ConfigError if that cannot be
-        had.
-        """
+        """Return everything that it gives. `key` is the place of its settings, for errors. Raises ConfigError if that fails."""
         raise NotImplementedError
 
     def source(self) -> str:
-        """Return the SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has
-        all of it.
-        """
+        """Return the SHA-256 of its own code, which decides questions and scores; empty where nbrl has all of it."""
         return ""
 
 

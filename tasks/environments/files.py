@@ -132,9 +132,7 @@ def _name(path: Path) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return a value as text, in a list too: numbers as they are written, but 42.0 is 42, since some rules would read
-    it as 420.
-    """
+    """Return a value as text, in a list too: numbers as written, but 42.0 is 42: some rules would read 420."""
     match value:
         case bool():
             return json.dumps(value)
@@ -182,9 +180,7 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
 
 
 def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> pa.ChunkedArray:
-    """Return messages, as text too, as the question that they ask, and a structure with a ground truth as that; all else as it
-    is.
-    """
+    """Return messages, as text too, as their question, and a structure with a ground truth as that; all else unchanged."""
     members = {each.rpartition(".")[2] for each in nested.below(name, found.type)[1:]}
     if field.name == "answers":
         truth = pa.types.is_struct(found.type) and TRUTH in members

@@ -82,9 +82,7 @@ def _fit(values: list[Any]) -> bool:
 
 
 def objects(path: Path, number: Callable[[str], Any] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON list or of JSON lines, with places counted from 1; `number` reads numbers. Raises
-    ValueError.
-    """
+    """Yield the objects of a JSON list or JSON lines, with places from 1; `number` reads numbers. Raises ValueError."""
     decoder = json.JSONDecoder(parse_int=number, parse_float=number, object_pairs_hook=_distinct)
     names = set[str]()
     for place, value in _listed(path, decoder) if kind_of(path) == ".json" else _lines(path, decoder):

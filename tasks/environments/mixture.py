@@ -38,9 +38,7 @@ def turns(weights: Sequence[float], first: int, count: int) -> list[tuple[int, i
 
 
 def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
-    """Return the rows at `first … first + count - 1` of an endless order in which every epoch is a new permutation of all `size`
-    rows.
-    """
+    """Return the rows at `first … first + count - 1` of an endless order, each epoch a new permutation of all `size` rows."""
     rows: list[int] = []
     for position in range(first, first + count):
         epoch, offset = divmod(position, size)

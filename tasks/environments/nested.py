@@ -11,9 +11,7 @@ from nbrl.infra.parse import json_value
 
 
 def paths(table: pa.Table) -> list[str]:
-    """Return the columns and, with dots, what lies in them: answers.text is that of the structures, or lists of them,
-    in answers.
-    """
+    """Return the columns and, with dots, what lies in them: answers.text is that of the structures in answers."""
     return [each for field in table.schema for each in below(field.name, field.type)]
 
 

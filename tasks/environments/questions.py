@@ -86,9 +86,7 @@ def check(questions: pa.Table, where: str) -> None:
 
 
 def attach(paths: Sequence[Path], where: str, attached: dict[str, Path]) -> list[dict[str, str]]:
-    """Return the files of a question, as SCHEMA has them; their paths are added to `attached` by their digest. Raises
-    ConfigError.
-    """
+    """Return the files of a question, as SCHEMA has them; add their paths to `attached` by digest. Raises ConfigError."""
     digests = {name: sha256(data) for name, data in _read(paths, where, ATTACHED_BYTES).items()}
     attached |= dict(zip(digests.values(), paths, strict=True))
     return [{"name": name, "digest": digest} for name, digest in digests.items()]

@@ -210,9 +210,7 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return a list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError with what is
-    none.
-    """
+    """Return a list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError for others."""
     values = list_in(value) or [value] if isinstance(value, str) else value or []
     for each in values if isinstance(values, list) else [values]:
         if not isinstance(each, str):

@@ -79,9 +79,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def files_of(path: Path, key: str) -> list[Path]:
-    """Return the files that a path means, in their order: itself, those in a folder, or those of a pattern such as
-    train-*.parquet.
-    """
+    """Return the files that a path means, in their order: itself, a folder's, or those of a pattern such as train-*.parquet."""
     if path.is_file():
         return [path]
     if path.is_dir():

@@ -91,9 +91,7 @@ def answers_of_result(storage: Storage, result: Artifact, questions: pa.Table) -
 
 
 def question_id(environment: str, group: str) -> str:
-    """Return a question's id by which evaluations of different environments are joined: only with several are ids
-    prefixed there.
-    """
+    """Return a question's id without the environment's prefix, by which evaluations are joined."""
     prefix = f"{environment}:"
     return group if group.startswith(prefix) else prefix + group
 

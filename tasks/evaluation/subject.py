@@ -90,9 +90,7 @@ def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
 
 @contextmanager
 def model_folder(config: RunConfig, subject: Subject) -> Iterator[Path]:
-    """Yield the local Hugging Face folder of the subject; while the body runs, nothing deletes it. For a server it means
-    nothing.
-    """
+    """Yield the local Hugging Face folder of the subject; while the body runs, nothing deletes it. Not for a server."""
     if subject.server:
         yield Path(config.policy.path)
     elif subject.updates:

@@ -120,9 +120,7 @@ class StageLayout:
 
 
 def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
-    """Return the key of the rewards of a table of trajectories, which may be of a later epoch; the newest if there are
-    several.
-    """
+    """Return the key of the newest rewards of a table of trajectories, which may be of a later epoch."""
     beside = RoundLayout.holding(trajectories).rewards
     if beside in keys:
         return beside
@@ -132,9 +130,7 @@ def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
 
 
 def logprobs_of(trajectories: str, keys: Collection[str]) -> str | None:
-    """Return the key of the learner's log-probs of the tokens of a table of trajectories; the newest if several epochs made an
-    update.
-    """
+    """Return the key of the learner's newest log-probs of the tokens of a table of trajectories."""
     stage, epoch = trajectories.split("/")[:4], trajectories.split("/")[4:5]
     mine = "/".join([*stage, *epoch, TOKEN_LOGPROBS])
     if mine in keys:

@@ -219,9 +219,7 @@ class Learner:
 
 
 def _of_checkpoint(read: Callable[[], Read]) -> Read:
-    """Return the parts read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or
-    damaged.
-    """
+    """Return the parts read of the checkpoint an order starts from. Raises DamagedCheckpointError if it is gone or damaged."""
     try:
         return read()
     except (DamagedError, MissingError) as error:

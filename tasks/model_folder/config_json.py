@@ -82,9 +82,7 @@ class Architecture(BaseModel):
     rope_parameters: dict[str, Any] | None = None
 
     def rows(self) -> dict[str, int]:
-        """Return the rows of the matrices with hidden_size columns, by the names of their layers; none that a family's default
-        decides.
-        """
+        """Return the rows of matrices with hidden_size columns, by layer; none that a family's default decides."""
         head = self.head_dim or (None if self.model_type == "qwen3" else self.hidden_size // self.num_attention_heads)
         rows = {"embed_tokens": self.vocab_size, "lm_head": self.vocab_size}
         if head is not None:

@@ -115,9 +115,7 @@ def fetch(settings: PolicySettings) -> Path:
 
 
 def snapshot(settings: PolicySettings, otherwise: str) -> Path:
-    """Return a copy of a hub model, whatever folder has its name. Raises ConfigError that begins with `otherwise` if there is
-    none.
-    """
+    """Return a copy of a hub model. Raises ConfigError that begins with `otherwise` if there is none."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -145,9 +143,7 @@ def copied_with_weights(folder: Path) -> list[Path]:
 
 
 def content_digest(folder: Path) -> str:
-    """Return the SHA-256 over the names and contents of a model folder's files, wherever it is. Raises ConfigError if one cannot
-    be read.
-    """
+    """Return the SHA-256 over names and contents of a model folder's files. Raises ConfigError if one cannot be read."""
     sha = hashlib.sha256()
     try:
         for path in files_of(folder):

@@ -34,9 +34,7 @@ def seconds_of(trajectories: Sequence[Artifact]) -> float:
 
 
 def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str, float]:
-    """Return what was done in an iteration's `wall` seconds. Overhead is what was neither generation, cell execution nor the
-    update's computation.
-    """
+    """Return the parts of an iteration's `wall` seconds. Overhead is neither generation, cell execution nor update."""
     # A node whose result was reused took no time in this attempt; an iteration without signal has no update.
     update_s = min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
     overhead = wall - timing.alone_s - max(timing.beside_s, update_s)
@@ -58,9 +56,7 @@ def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def ages(index: pa.Table, updates: int) -> dict[str, float]:
-    """Return the mean age of the sampled tokens, and their share by age: `updates`, those of the weights that learn, less those
-    of the weights that sampled.
-    """
+    """Return mean age and shares by age of the sampled tokens: `updates` less those of the weights that sampled."""
     tokens: dict[int, int] = {}
     for versions, count in zip(index["versions"].to_pylist(), index["sampled_tokens"].to_pylist(), strict=True):
         for version in versions:  # one: the rollout refuses others

@@ -76,9 +76,7 @@ class RunnerPool:
         self._lived = time.monotonic()
 
     async def start(self, say: Callable[[str], None]) -> None:
-        """Start all runners; `say` is called about long work. Raises the AgentError, SandboxError or InfraError of one that
-        cannot.
-        """
+        """Start all runners; `say` is called about long work. Raises AgentError, SandboxError or InfraError."""
         reported = [0] * len(self._runners)
         warm = self._mapped([pa.table({"runner": [0]})], first_map, ())
         starts = asyncio.gather(asyncio.shield(warm), *(_await(runner.start.remote()) for runner in self._runners))

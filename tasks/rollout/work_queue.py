@@ -23,9 +23,7 @@ Row = dict[str, Any]
 
 
 class Assignment(NamedTuple):
-    """The answer to a runner: `rows` to run, whether there may be `more` later, and where the engines are now; or that the round
-    is `over`.
-    """
+    """The answer to a runner: `rows` to run, whether `more` may come, and the engines' places; or the round is `over`."""
 
     rows: list[Row]
     more: bool

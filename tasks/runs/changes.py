@@ -47,9 +47,7 @@ else:
 
 
 def as_overrides(changes: Section) -> list[str]:
-    """Return the changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is
-    on.
-    """
+    """Return the changes as `--set` takes them. Null changes nothing; an empty section that may be off is on."""
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _given(changes, RunConfig, "")]
 
 

@@ -206,9 +206,7 @@ class RunConfig(ClosedModel):
 
     @property
     def published_dtype(self) -> Literal["float32", "stored"]:
-        """Return the numbers of the weights that a step publishes: with fewer digits than the engine has, a small step is
-        lost.
-        """
+        """Return the numbers of the weights that a step publishes: with fewer digits than the engine's, small steps are lost."""
         if self.publish.dtype == "auto":
             return "float32" if self.engine.computes_in_float32 else "stored"
         return self.publish.dtype
@@ -231,7 +229,5 @@ class RunConfig(ClosedModel):
 
     @property
     def learner_estimates(self) -> bool:
-        """Return whether the learner computes the advantages: only it has a critic's values, the reference's log-probs and
-        tokens.
-        """
+        """Return whether the learner computes the advantages: only it has values, the reference's log-probs and tokens."""
         return self.advantage.with_critic or self.advantage.per_ability or self.update.kl_in_reward

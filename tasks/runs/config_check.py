@@ -39,9 +39,7 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tab
 
 
 def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Contents]) -> None:
-    """Check as `check_config` does, with the contents of the environments. How many questions there are stays as a run began with
-    it.
-    """
+    """Check as `check_config` does, with the contents of the environments. The number of questions stays as a run began."""
     # A server has its own model and engine: those of the settings are not used.
     if purpose != "evaluate a server":
         _check_policy(config, purpose)

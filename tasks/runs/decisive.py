@@ -68,9 +68,7 @@ def _shown(leaves: Mapping[str, Any], key: str) -> str:
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """Return the settings models that an annotation allows: itself, the members of a union, or the values of a mapping
-    or list.
-    """
+    """Return the settings models that an annotation allows: itself, members of a union, values of a mapping or list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for each in get_args(annotation) for model in members(each)]
@@ -82,9 +80,7 @@ def is_mapping(annotation: object) -> bool:
 
 
 def dotted(model: type[BaseModel], above: str = "") -> list[str]:
-    """Return all keys of a model and its sections, including alternative sections, but no keys below names that the
-    user chooses.
-    """
+    """Return all keys of a model and its sections, also alternative ones, but none below names that the user chooses."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
         sections = [] if is_mapping(field.annotation) else members(field.annotation)

@@ -180,7 +180,7 @@ def newest_policy(storage: Storage, run: Run) -> Weights:
 
 
 def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
-    """Return the policies from which the next iterations train and sample: those after the last `lag` + 1 finished ones, newest
+    """Return the policies from which the next iterations train and sample: after the last `lag` + 1 finished ones, newest
     last.
     """
     count = finished_iterations(storage.list(run.layout.iterations), run.layout)

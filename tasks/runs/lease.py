@@ -190,9 +190,7 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch, keep_endin
 
 
 def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverError | None:
-    """Return whether another process has taken the run over; it then deletes what this one works on, which can cause any error
-    here.
-    """
+    """Return whether another process has taken the run over, and deletes its work, which can cause any error here."""
     try:
         check_newest(storage, layout, epoch.name)
     except TakenOverError as taken:
@@ -203,9 +201,7 @@ def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverE
 
 
 def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:
-    """Return how and when (seconds since 1970) the newest start of a run that no process trains ended, as far as its
-    lease says.
-    """
+    """Return how and when (seconds since 1970) the newest start of an idle run ended, as far as its lease says."""
     if (lease := _lease(storage, layout)) is None:
         return Ending("KILLED", SILENT), None
     return (Ending(lease.status, lease.reason) if lease.status else Ending("KILLED", SILENT)), lease.beat
@@ -218,9 +214,7 @@ def check_free(storage: Storage, layout: RunLayout) -> None:
 
 
 def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Lease | None:
-    """Return the lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is
-    not to be.
-    """
+    """Return the lease of a process that works on the run and that `take_over` stops. Raises HeldError without it."""
     held = holder(storage, layout)
     if held is not None and not take_over:
         raise HeldError(f"{_held(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")

@@ -77,9 +77,7 @@ def from_settings(settings: type[Settings], values: Mapping[str, Any], source: s
 
 
 def check_acting(overrides: Iterable[str], acting: Sequence[str], idle: Sequence[str] = ()) -> None:
-    """Raises ConfigError for an override of a setting that a command does not use: `acting` are keys, or sections, that it
-    uses, but for `idle`.
-    """
+    """Raises ConfigError for an override that a command does not use: `acting` are keys or sections in use, but for `idle`."""
 
     def among(key: str, keys: Sequence[str]) -> bool:
         return any(key == each or key.startswith(f"{each}.") for each in keys)
@@ -144,9 +142,7 @@ def _words(problem: Any) -> str:
 
 
 def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """Return the settings model to which the last key should belong, and the keys as the user wrote them, without tags
-    of unions.
-    """
+    """Return the settings model of the last key, and the keys as the user wrote them, without tags of unions."""
     model = settings
     members: list[type[BaseModel]] = []
     written = []

@@ -22,9 +22,7 @@ NODES = ("sample", "rollout", "reward", "select", "retire", "advantage", "update
 
 
 def parse(text: str) -> tuple[int, str]:
-    """Return `ITERATION[:NODE]`, the iteration as it is displayed, from 1; the node is empty for all of them. Raises
-    ConfigError.
-    """
+    """Return `ITERATION[:NODE]`, the iteration as it is displayed, from 1; an empty node means all. Raises ConfigError."""
     number, separator, node = text.partition(":")
     if not number.isdecimal() or int(number) < 1 or (separator and node not in NODES):
         raise ConfigError(

@@ -46,9 +46,7 @@ class NodeResult(ClosedModel):
 
 
 def inputs_of(scope: Scope, arguments: tuple[object, ...]) -> list[str]:
-    """Return the inputs on which a node's result depends: the policy that samples, and the digests and values of the
-    arguments.
-    """
+    """Return the inputs on which a node's result depends: the policy that samples, and digests and values of arguments."""
     return [scope.weights.digest, *(part for argument in arguments for part in _parts(argument))]
 
 
@@ -127,8 +125,8 @@ def evaluated_updates(storage: Storage, run: Run) -> list[int]:
 
 
 def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
-    """Return whether the key belongs to an evaluation that has no result yet: of a stage without any, or a chunk of another
-    policy.
+    """Return whether the key belongs to an evaluation that has no result yet: of a stage without one, or another policy's
+    chunk.
     """
     stage = "/".join(key.split("/")[:4])
     policies = [result.inputs[0] for result in results if result.artifact.path.startswith(f"{stage}/")]

@@ -65,9 +65,7 @@ def _staying(
     scores: Mapping[int, float],
     settings: CheckpointSettings,
 ) -> tuple[dict[int, str], set[int], set[int]]:
-    """Return the records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError if a
-    champion cannot be read.
-    """
+    """Return the records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError."""
     folders, chosen = _folders(records, keys), champions(storage)
     stay, trainable = kept(list(folders), scores, settings)
     bases = _bases(storage, folders, keys, trainable)

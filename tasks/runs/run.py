@@ -134,9 +134,7 @@ def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
 
 
 def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
-    """Return the error that there is nothing of these kinds with this name, with the place that was searched and the
-    names there.
-    """
+    """Return the error for an unknown name of these kinds, with the place that was searched and the names there."""
     names = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
     what, root = " or ".join(kind.removesuffix("s") for kind in kinds), storage.settings.root
     if EVALUATIONS not in kinds and find_run(storage, name, EVALUATIONS) is not None:

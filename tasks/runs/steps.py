@@ -48,9 +48,7 @@ class StepStore(Generic[RecordT]):
             return None
 
     def keep(self, key: str, record: RecordT) -> RecordT:
-        """Record a finished step; returns the record that counts: another process's, where that was first and its objects are
-        there.
-        """
+        """Record a finished step; returns the record that counts: another process's, if that was first and is whole."""
         fields = record.model_dump(mode="json")
         if self._storage.create_json(key, fields):
             return record

@@ -25,9 +25,7 @@ NEWEST = 2  # finished iterations that are looked at once more
 
 @asynccontextmanager
 async def swept_writing(run: Run, config: RunConfig, take_over: bool, say: Callable[[str], None]) -> AsyncIterator[Writer]:
-    """Yield as `writing` does, for a start with this configuration; what this process made is swept if another one takes the run
-    over.
-    """
+    """Yield as `writing` does; what this process made is swept if another one takes the run over."""
     storage, settings = Storage(config.storage), config.model_dump(mode="json")
     writer: Writer | None = None
     try:

@@ -75,9 +75,7 @@ def _is_solution(answer: str) -> bool:
 
 
 def _is_list(answer: str) -> bool:
-    """Return whether it is a list of texts or an object, as Python, NumPy or JSON writes it; one of numbers may be an answer
-    itself.
-    """
+    """Return whether it is a list of texts or an object, as Python, NumPy or JSON writes it; numbers may be an answer."""
     return bool(_LISTED.fullmatch(answer.strip()))
 
 

@@ -72,9 +72,7 @@ class EngineFleet(Protocol):
         ...
 
     async def lend_memory(self) -> None:
-        """Give the learner what memory of shared GPUs it can use, until weights are published or served; no request may be in
-        flight.
-        """
+        """Give the learner memory of shared GPUs until weights are published or served; no request may be in flight."""
         ...
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:

@@ -68,9 +68,7 @@ class Restarts:
 
 
 def curable(error: BaseException) -> bool:
-    """Return whether the infrastructure failed and nothing worse: an error while the services end must not hide what
-    ended them.
-    """
+    """Return whether only the infrastructure failed: an error while the services end must not hide what ended them."""
     earlier: BaseException | None = error
     while earlier is not None:
         if isinstance(earlier, FINAL):

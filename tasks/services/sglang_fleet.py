@@ -208,9 +208,7 @@ class SglangFleet:
             self._served = [[weights] for _ in self._engines]
 
     def _after(self, number: int, weights: Served) -> list[Served]:
-        """Return what an engine serves once it was given these weights: of adapters also the newest others for which there is
-        room.
-        """
+        """Return what an engine serves with these weights: of adapters also the newest others for which there is room."""
         others = [each for each in self._served[number] if each.version != weights.version]
         room = max(0, self._adapters - 1)
         return sorted([*others[max(0, len(others) - room) :], weights], key=lambda each: int(each.version)) if room else [weights]

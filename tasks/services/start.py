@@ -209,9 +209,7 @@ async def evaluation_services(
 
 
 def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None, ranks: bool = True) -> EnginePlan:
-    """Return the run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner's
-    `ranks`.
-    """
+    """Return the run's engines, with a key of their own. Without enough GPUs they share those of the learner's `ranks`."""
     device, joined = config.engine.resolved_device, config.ray.address is not None
     settings = config.engine.model_copy(update={"device": device})
     taken = 0 if config.update.device == "cpu" else config.update.workers

@@ -78,9 +78,7 @@ def log_datasets(storage: Storage, run: Run, names: list[str], tracking: Trackin
 
 
 def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
-    """Yield the datasets. A split of several environments is one table on the storage; each is a dataset with the digest of that
-    table.
-    """
+    """Yield the datasets. A split of several environments is one table; each is a dataset with its digest."""
     layout = run.layout.data
     digests = stored.digests(storage, layout) or {}
     for split in stored.SPLITS:

@@ -79,9 +79,7 @@ def load(given: WarmstartArguments, overrides: Iterable[str], storage: Storage) 
 
 
 def _training(named: str, storage: Storage) -> str:
-    """Return what `--training` means, as settings have it: a recipe, or a run of the storage. Raises ConfigError if it may be
-    either.
-    """
+    """Return the setting for `--training`: a recipe, or a run of the storage. Raises ConfigError if it may be either."""
     run = run_of(storage, named)
     if run is None:
         path = expanded(named)

@@ -57,9 +57,7 @@ def decoded(data: bytes, charset: str = UNNAMED) -> str:
 
 
 def markup(data: bytes, charset: str = UNNAMED) -> str:
-    """Return the text of a page as `decoded` gives it; where no `charset` is named in the one that the page names, as browsers
-    do.
-    """
+    """Return the text of a page as `decoded` gives it; without a `charset`, in the one that the page names, as browsers do."""
     if not _is_named(charset) and (match := _META.search(data[:1024])):
         name = match[1].decode("ascii", "replace")
         charset = "utf-8" if known(name).startswith("utf-16") else name  # what names itself in ASCII is not UTF-16

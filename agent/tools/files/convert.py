@@ -19,9 +19,7 @@ WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def html(data: bytes) -> Iterator[str]:
-    """Return the main content as Markdown, under the page's title; all text of a page that has no main content. It is given as
-    UTF-8.
-    """
+    """Return the main content as Markdown, under the page's title, or all text without one. The page is UTF-8."""
     import trafilatura
 
     page = data.decode()

@@ -207,9 +207,7 @@ async def _unchecked(name: str, result: "mcp.types.CallToolResult") -> None:
 
 
 def _lost(error: Exception) -> bool:
-    """Return whether the session cannot be used any more; a server that refuses one call, or answers it wrongly, still serves the
-    next.
-    """
+    """Return whether the session cannot be used any more; a refusal, or a wrong answer to one call, does not end it."""
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 

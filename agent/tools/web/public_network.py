@@ -22,9 +22,7 @@ class ForbiddenAddressError(Exception):
 
 
 def is_public(address: str) -> bool:
-    """Return whether it is a unicast address of the internet: no loopback, private, link-local, shared or reserved one in any
-    guise.
-    """
+    """Return whether it is a unicast address of the internet: no loopback, private, link-local, shared or reserved one."""
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.sixtofour is not None or parsed.teredo is not None:

@@ -10,9 +10,7 @@ ABILITY = "code"
 
 
 def human_eval(row: Row) -> PublishedQuestion | None:
-    """Read a row of HumanEval (arXiv 2107.03374): its prompt gives the imports and helper functions. None if its tests cannot be
-    used.
-    """
+    """Read a row of HumanEval (arXiv 2107.03374): its prompt gives imports and helpers. None if its tests cannot be used."""
     prompt, name = row["prompt"], row["entry_point"]
     if not _parse(prompt, row["test"]):
         return None

@@ -82,9 +82,7 @@ def from_file(path: Path) -> Iterator[Row]:
 
 
 def convert(name: str, split: str, source: Iterable[Row], limit: int | None = None) -> Fetched:
-    """Return the questions and passages of the first `limit` rows that have an answer. Raises ConfigError for rows of another
-    schema.
-    """
+    """Return questions and passages of the first `limit` rows that have an answer. Raises ConfigError for another schema."""
     data = published(name)
     rows: list[dict[str, object]] = []
     passages: dict[str, None] = {}

@@ -45,9 +45,7 @@ class Published:
 
 
 def gaia(row: Row) -> PublishedQuestion | None:
-    """Read a row of GAIA (arXiv 2311.12983). None for a question that comes with a file, which only a folder with the files can
-    bring.
-    """
+    """Read a row of GAIA (arXiv 2311.12983). None for a question with a file, which needs a folder of the files."""
     answer, level = row["Final answer"], str(row["Level"])
     if row["file_name"] or answer.strip() == "?":
         return None
@@ -65,7 +63,7 @@ def two_wiki(row: Row) -> PublishedQuestion:
 
 
 def musique(row: Row) -> PublishedQuestion | None:
-    """Read a row of MuSiQue (arXiv 2108.00573). Questions that its passages cannot answer are left out; the id begins with the
+    """Read a row of MuSiQue (arXiv 2108.00573). Questions without an answer in its passages are left out; ids begin with the
     hops.
     """
     if not row["answerable"]:
@@ -75,9 +73,7 @@ def musique(row: Row) -> PublishedQuestion | None:
 
 
 def titled_sentences(row: Row) -> list[str]:
-    """Return the passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or in their own files pairs
-    of both.
-    """
+    """Return the passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or pairs of both."""
     context = row["context"]
     titled = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
     return [f"{title}: {' '.join(sentence.strip() for sentence in sentences)}" for title, sentences in titled]

@@ -82,9 +82,7 @@ class World:
 
     @classmethod
     def generate(cls, seed: int, split: Split, n: int, abilities: Sequence[Ability] = ABILITIES) -> "World":
-        """Return n different questions; the same arguments give the same world. Raises ValueError when n is more than
-        there are.
-        """
+        """Return n different questions; the same arguments give the same world. Raises ValueError for too large an n."""
         rng = random.Random(f"world {split} {seed}")
         author = _Author(rng, split, f"world-{split}-{seed}")
         problems = [author.write(index, abilities[index % len(abilities)]) for index in range(n)]
@@ -220,9 +218,7 @@ class _Author:
         )
 
     def _keep_and_add_three(self, index: int) -> Problem:
-        """Write a question of six steps: two numbers are two hops away each and one is a hop away: five look-ups, of which two
-        results must be kept.
-        """
+        """Write a question of five look-ups and a sum: two numbers are two hops away, one is a hop away, two must be kept."""
         while True:
             animal, offices = self._rng.choice(ANIMALS), self._rng.choices(OFFICES, k=2)
             towns, third = self._rng.sample(self._towns, 2), self._rng.choice(self._people)

@@ -24,9 +24,7 @@ class SegmentAttention:
         return out_1THD
 
     def masks(self, dtype: torch.dtype) -> list[Tensor | None]:
-        """Return for each segment a mask [1, 1, Q, Q], 0 where a query may attend, else minus infinity, or None; layers share
-        them.
-        """
+        """Return for each segment a mask [1, 1, Q, Q], 0 where a query may attend, else minus infinity, or None."""
         if not self._masks or any(mask is not None and mask.dtype != dtype for mask in self._masks):
             self._masks = [_additive(segment, dtype) for segment in self.plan.segments]
         return self._masks

@@ -116,9 +116,7 @@ def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
 
 
 def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
-    """Return the batch of an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to
-    train on.
-    """
+    """Return the batch of an order. Raises UpdateError if it does not fit settings or model, or is empty."""
     if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):

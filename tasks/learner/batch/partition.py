@@ -105,9 +105,7 @@ class _Row:
         return self._costs[last] - self._costs[first] + (self._again[first] if first < last else 0)
 
     def shares(self, ranks: int) -> list[Stretch]:
-        """Return one stretch per rank, possibly empty at the end of the row, such that the largest cost is as small as
-        possible.
-        """
+        """Return one stretch per rank, with the smallest possible largest cost; stretches at the end may be empty."""
         least, enough = 0, self._costs[-1]
         while least < enough:
             middle = (least + enough) // 2
@@ -125,9 +123,7 @@ class _Row:
         return filled
 
     def micro_batches(self, stretch: Stretch, budget: int) -> list[Stretch]:
-        """Return the micro-batches by dynamic programming over places: the best way to end one before each, from the best ways to
-        begin it.
-        """
+        """Return the micro-batches by dynamic programming over places: the best way to end one before each."""
         begin, end = stretch
         best = [(0, 0)]  # repeated cost and number of micro-batches up to each place
         back: list[int] = []

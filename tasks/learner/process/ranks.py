@@ -37,9 +37,7 @@ class Ranks:
         self.together(work if self.rank == 0 else lambda: None)
 
     def from_first(self, work: Callable[[], Value]) -> Value:
-        """Collective. Return the result of the work on rank 0, which alone does it; a failure raises UpdateError on every
-        rank.
-        """
+        """Collective. Return the result of rank 0, which alone does the work; a failure raises UpdateError on every rank."""
         value = self.together(work if self.rank == 0 else lambda: None)
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self._group)

@@ -66,9 +66,7 @@ def _estimated(
 def _over_tokens(
     returns: Sequence[Floats], targets: Targets, place_A: Sequence[int], settings: AdvantageSettings, value_N: Floats
 ) -> Estimates:
-    """Compute GAE over the tokens of each step, whitened over all tokens of the batch, from the returns of the steps by
-    example.
-    """
+    """Compute GAE over the tokens of each step, whitened over all tokens of the batch, from the steps' returns."""
     tokens = [
         token_gae(returns[e][p], value_N[first : first + count].tolist(), settings.token_gamma, settings.token_lam)
         for e, p, first, count in zip(targets.example_A, place_A, targets.first_A, targets.count_A, strict=True)

@@ -16,9 +16,7 @@ WEIGHT, SQUARE = "weight", "square"  # sums over tokens of w = pi_trainer / pi_e
 
 
 def ess_share(mean: float, mean_square: float) -> float:
-    """Return the effective sample size of the batch as a share of its tokens, (sum w)^2 / (N sum w^2) (Kish 1965): 1 if all w are
-    equal.
-    """
+    """Return the batch's effective sample size as a share of its tokens, (sum w)^2 / (N sum w^2) (Kish 1965)."""
     return mean**2 / mean_square
 
 

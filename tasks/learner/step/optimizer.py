@@ -46,9 +46,7 @@ class OptimizedModel:
             moments["step"].zero_()
 
     def step(self, loss: float) -> Stepped:
-        """Collective. Take a step with the gradients in the parameters, unless they or the loss are not finite or every
-        gradient is 0.
-        """
+        """Collective. Take a step with the gradients in the parameters, unless they or the loss are not finite or all are 0."""
         settings, lr = self._settings, self._rate(self._steps)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.grad_clip)
         grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()

@@ -77,9 +77,7 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
 
 
 def mismatch_before(forest: Forest, before_N: Floats) -> Mismatch | None:
-    """Return the mismatch of the engine's log-probs of the sampled tokens and the trainer's before the first step, NaN where
-    unknown.
-    """
+    """Return the mismatch of the engine's log-probs and the trainer's before the first step, NaN where unknown."""
     known_N = ~np.isnan(before_N)
     return Mismatch.of((forest.engine_logprob_N - before_N)[known_N].tolist()) if known_N.any() else None
 

@@ -28,9 +28,7 @@ _LATER = re.compile(r"(?<![\w'(\[])[(\[]?([A-HJ-Z])[)\]]")
 
 
 def option(text: str) -> str | None:
-    """Return the upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A"
-    does.
-    """
+    """Return the upper-case letter of the option that the text names; None if it names none, as a sentence beginning with "A"."""
     first, _, below = text.strip().partition("\n")
     if below and len(text) <= LONGEST and (explained := option(first)):  # with an explanation below it
         others = {*_LATER.findall(below), *(each.upper() for each in _ANSWER.findall(below))} - {explained}

@@ -12,9 +12,7 @@ FLOAT, LEAST, NOISE = 5e-7, 2e-6, 1e-15  # floats are equal within FLOAT and LEA
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Return whether two values are equal. Where both are numbers, their values decide; else math-verify and, inside,
-    the same.
-    """
+    """Return whether two values are equal. Numbers are compared by value, all else by math-verify."""
     shares = [isinstance(each, Items) and each.around == "%" for each in (wanted, given)]
     if any(shares):  # 5% is 5 as well as 0.05
         numbers = [each.values[0] if share else each for each, share in zip((wanted, given), shares, strict=True)]

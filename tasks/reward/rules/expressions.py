@@ -195,8 +195,8 @@ def _other(token: str, text: str) -> str:
 
 
 def settled(found: Any) -> Any:
-    """Return the value that an equation states: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if
-    it is false.
+    """Return the value that an equation states: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, x in a set the set; None if
+    false.
     """
     if isinstance(found, sympy.Eq) and isinstance(found.rhs, sympy.Set):
         return found.rhs
@@ -216,9 +216,7 @@ def settled(found: Any) -> Any:
 
 
 def with_symbols(found: Any) -> Any:
-    """Return the value with symbols of one kind, whatever assumptions math-verify has made; i is the imaginary unit where no
-    other symbol is.
-    """
+    """Return the value with symbols of one kind, whatever assumptions math-verify has made; a lone i is the imaginary unit."""
     symbols: set[Any] = getattr(found, "free_symbols", set())
     alone = {each.name for each in symbols} == {"i"}
     return found.xreplace({each: sympy.I if alone else variable(each.name) for each in symbols}) if symbols else found

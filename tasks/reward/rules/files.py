@@ -74,9 +74,7 @@ def _cells(data: bytes, delimiter: str) -> list[list[str]]:
 
 
 def _same_cell(one: str, other: str) -> bool:
-    """Return whether cells are equal, as texts or as decimal numbers, with an exponent or without; a number with leading zeros is
-    a text.
-    """
+    """Return whether cells are equal, as texts or as decimal numbers, also with an exponent; leading zeros make a text."""
     if one == other:
         return True
     if not (DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)):
@@ -109,9 +107,7 @@ def _same(one: Any, other: Any, depth: int) -> bool:
 
 
 def _same_number(one: float, other: float) -> bool:
-    """Return whether numbers of JSON are equal: whole ones exactly, others within CLOSE. What is beyond every float equals
-    nothing.
-    """
+    """Return whether numbers of JSON are equal: whole ones exactly, others within CLOSE. Beyond every float, nothing is equal."""
     try:
         whole = float(one).is_integer() and float(other).is_integer()
         return math.isfinite(one) and (one == other if whole else math.isclose(one, other, rel_tol=CLOSE))

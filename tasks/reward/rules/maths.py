@@ -26,9 +26,7 @@ _EXACT = Context(prec=400)
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return 1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError if the package cannot
-    be used.
-    """
+    """Return 1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError without the package."""
     results = [0.0] * len(rows)
     asked: dict[int, dict[str, Any]] = {}
     for place, row in enumerate(rows):
@@ -58,9 +56,7 @@ def _said(answer: str) -> str:
 
 
 def _verdict(given: str, reference: str) -> bool | None:
-    """Return the verdict of the rule `number` on the two; None where it is for the package to say, as of two decimals or
-    percentages.
-    """
+    """Return the verdict of the rule `number` on the two; None where the package decides, as of two decimals or percentages."""
     if given.strip() == reference.strip():
         return True
     one, other = quantity(given), quantity(reference)

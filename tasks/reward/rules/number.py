@@ -191,9 +191,7 @@ def _read(text: str) -> Quantity | None:
 
 
 def _result(text: str) -> str:
-    """Return the text behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is
-    none.
-    """
+    """Return the text behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; else the text."""
     match = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None:
         return text

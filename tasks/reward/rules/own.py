@@ -70,9 +70,7 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str | None], slow: bool) -> bool:
-    """Return whether the class can score one of these answers to the question, or a PLAIN one, with these steps and files or
-    without.
-    """
+    """Return whether the class can score one of these answers or a PLAIN one, with these steps and files or without."""
     trajectory = asked["trajectory"]
     tried = [{**trajectory, "answer": answer} for answer in (*answers, *PLAIN)]
     tried += [{**each, "steps": [], "files": {}} for each in tried[len(answers) :]]
@@ -134,9 +132,7 @@ def _judged(done: Mapping[str, Any], steps: int) -> Judged:
 
 
 def _facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """Return the finite ones by names that a metric can have, at most FACETS: they pay nothing, so none costs a trajectory its
-    score.
-    """
+    """Return the finite facets by names that a metric can have, at most FACETS; the others cost a trajectory nothing."""
     named = {
         _NAME.sub("_", name.replace("@", "_at_")).lstrip("_ .-")[:NAME_CHARS]: value
         for name, value in given.items()

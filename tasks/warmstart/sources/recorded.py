@@ -60,9 +60,7 @@ async def retold(
 
 
 def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
-    """Return whether it began with the system prompt of this stage and its tokenizer, and each action with its
-    generation prompt.
-    """
+    """Return whether it has the ids of this stage's system prompt, and of its generation prompt before each action."""
     system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
     opening, ends = stage.tokenizer.message("system", system.text, tags=system.tags), stage.tokenizer.generation_prompt()
     if not recorded.nodes or recorded.nodes[0].token_ids != opening:

@@ -32,9 +32,7 @@ class UnfitError(Exception):
 
 
 class Turn(NamedTuple):
-    """The text of a turn, with the assistant's thought before it; `learnt` unless the turn is marked not to be, or calls
-    tools.
-    """
+    """The text of a turn, with the assistant's thought before it; `learnt` unless marked otherwise, or with calls of tools."""
 
     role: Role
     text: str

@@ -30,9 +30,7 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def judge(answer: str, reference: Reference) -> Judged:
-    """Judge an answer: right if all tests pass; partly right is the share that does. A fault if the tests do not run, for any
-    answer.
-    """
+    """Judge an answer: right if all tests pass; partly right is the share that does. A fault if the tests do not run."""
     try:
         loading = message({"setup": reference.setup, "answer": answer})
     except ValueTooLargeError:

@@ -82,9 +82,7 @@ def _called(setup: str, tests: Iterable[str]) -> list[str]:
 
 
 def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """Return the names that a source binds anywhere, `*` for those that it imports without naming them, and those that
-    it uses.
-    """
+    """Return the names that a source binds anywhere, `*` for a star import, and those that it uses."""
     bound: set[str] = set()
     used: set[str] = set()
     for node in ast.walk(tree):
