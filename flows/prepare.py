@@ -77,7 +77,7 @@ class Chain:
     """Stages one after another, each on the questions that the one before kept, each a Prefect task that is done once."""
 
     def __init__(self, storage: Storage, progress: Progress) -> None:
-        self._storage, self._progress, self._steps = storage, progress, folder_steps(storage, progress.say)
+        self._storage, self._progress, self._steps = storage, progress, folder_steps(storage, StepRecord, progress.say)
         self._before: list[str] = []  # digest of the table that the last stage made
         self.tables: dict[str, pa.Table] = {}  # results by stage
 

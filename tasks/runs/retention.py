@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, STATES, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, RESULT, STATE, STATES, TOKEN_LOGPROBS
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.orders import has_state
@@ -98,6 +98,15 @@ def complete(storage: Storage, run: Run) -> set[str]:
 
 def _complete(keys: Sequence[str]) -> set[str]:
     return {"/".join(parts[:4]) for parts in (key.split("/") for key in keys) if parts[4:5] == [HF]}  # a run may be named so too
+
+
+def delete_late_states(storage: Storage, keys: Sequence[str]) -> None:
+    """Delete what these keys hold of checkpoints without weights: a process that was taken over may add a state, and the manifest
+    that names it, to a checkpoint that was deleted meanwhile.
+    """
+    whole = _complete(keys)
+    for folder in sorted({"/".join(key.split("/")[:4]) for key in keys if not key.endswith(f"/{RESULT}")} - whole):
+        _delete(storage, folder)
 
 
 def _delete(storage: Storage, checkpoint: str) -> None:

@@ -7,6 +7,8 @@ theirs in a work folder, which one process at a time locks.
 import fcntl
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
 
+from nbrl.infra.blobs import TEMPORARY
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage, StorageSettings
@@ -68,20 +71,22 @@ class StepStore(Generic[RecordT]):
 
 
 class StepRecord(ClosedModel):
-    """A step of a work folder: the SHA-256 of the objects that it wrote, by key, and what it found besides, as JSON values."""
+    """A step of a work folder: the SHA-256 of the objects that it wrote, by key. A step that found more has a model below it."""
 
     objects: dict[str, str] = Field(default_factory=dict)
-    values: dict[str, Any] = Field(default_factory=dict)
 
 
-def folder_steps(storage: Storage, say: Callable[[str], None]) -> StepStore[StepRecord]:
-    """Return the steps of a work folder."""
+FolderRecordT = TypeVar("FolderRecordT", bound=StepRecord)
 
-    def verify(record: StepRecord) -> None:
+
+def folder_steps(storage: Storage, model: type[FolderRecordT], say: Callable[[str], None]) -> StepStore[FolderRecordT]:
+    """Return the steps of a work folder whose records are of this model."""
+
+    def verify(record: FolderRecordT) -> None:
         for key, digest in record.objects.items():
             storage.read_bytes(key, digest)
 
-    return StepStore(storage, StepRecord, verify, say)
+    return StepStore(storage, model, verify, say)
 
 
 def inputs_digest(inputs: Any) -> str:
@@ -100,7 +105,10 @@ def check_work_folder(folder: Path, identity: Mapping[str, Any], what: str) -> N
                 f"{folder} holds another {what}: {'; '.join(differences[:SHOWN])}. Use the same settings and files to go on with "
                 "it, delete it to begin anew, or name another folder"
             )
-    elif folder.is_dir() and (others := sorted(each.name for each in folder.iterdir() if each.name != LOCK)):
+        return
+    others = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    # What a process leaves that was killed before it had written the identity: its lock, and a temporary file.
+    if others := [name for name in others if name != LOCK and not name.startswith(TEMPORARY)]:
         raise ConfigError(f"{folder} holds other files, such as {others[0]!r}; take them away, or name another folder")
 
 
@@ -113,7 +121,7 @@ def work_folder(folder: Path, identity: Mapping[str, Any], what: str) -> Iterato
     check_work_folder(folder, identity, what)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "w")
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written to: {error.strerror}") from error
     with lock:
@@ -122,5 +130,8 @@ def work_folder(folder: Path, identity: Mapping[str, Any], what: str) -> Iterato
         except OSError as error:
             raise ConfigError(f"another process works in {folder}; wait for it, or name another folder") from error
         storage = Storage(StorageSettings(root=str(folder)))
-        storage.create_json(IDENTITY, dict(identity))
+        if not storage.create_json(IDENTITY, dict(identity)):
+            check_work_folder(folder, identity, what)  # another process may have begun since
+        for left in folder.glob(f"{TEMPORARY}*"):  # by a process that was killed: no other one writes here now
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
         yield storage

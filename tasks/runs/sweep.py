@@ -16,6 +16,7 @@ from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
+from nbrl.tasks.runs.retention import delete_late_states
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
 
@@ -94,6 +95,7 @@ def _sweep_checkpoints(storage: Storage, writer: Writer, keys: Iterable[str], fi
     """Delete the checkpoints that neither a record nor an update in progress names: of one done again, or that never ended."""
     layout = writer.run.layout
     mine = [key for key in keys if key.startswith(f"{layout.checkpoints}/") and (not own or writer.epoch in key)]
+    delete_late_states(storage, mine)
     folders = sorted({"/".join(key.split("/")[:4]) for key in mine})
     newest = _record(storage, writer, finished - 1).updates if finished else 0
     numbers = [updates_of(folder) for folder in folders]

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.manifest import MANIFEST, file_sha256
@@ -53,13 +55,33 @@ class WarmstartPlan(ClosedModel):
         return sum(block.steps for block in self.blocks)
 
 
+class PlanRecord(StepRecord):
+    """The tables of all orders, and the plan."""
+
+    plan: WarmstartPlan
+
+
+class BlockRecord(StepRecord):
+    """A trained block: the manifest of its checkpoint, and the last loss of each phase."""
+
+    losses: dict[str, float]
+
+
+class EndRecord(BlockRecord):
+    """The number of the block that was the last one, whose model is the result."""
+
+    block: int = Field(ge=0)
+
+
 class WorkFolder:
     """`storage` is the folder, whose objects are whole or absent: the plan, the orders' tables, results and checkpoints."""
 
     def __init__(self, out: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self.out, self.path = out, unfinished(out)
         self.storage = Storage(StorageSettings(root=str(self.path)))
-        self._steps = folder_steps(self.storage, say)
+        self._plans = folder_steps(self.storage, PlanRecord, say)
+        self._blocks = folder_steps(self.storage, BlockRecord, say)
+        self._ends = folder_steps(self.storage, EndRecord, say)
 
     @property
     def fresh(self) -> Path:
@@ -68,12 +90,12 @@ class WorkFolder:
 
     def plan(self) -> WarmstartPlan | None:
         """Return what is to be done, once that is known and while all tables of its orders are whole."""
-        record = self._steps.find(PLAN, "the recording of demonstrations")
-        return None if record is None else WarmstartPlan.model_validate(record.values)
+        record = self._plans.find(PLAN, "the recording of demonstrations")
+        return None if record is None else record.plan
 
     def begin(self, plan: WarmstartPlan, tables: Mapping[str, str]) -> None:
         """Record the plan. `tables` are the digests of the tables of its orders, by key."""
-        self._steps.keep(PLAN, StepRecord(objects=dict(tables), values=plan.model_dump(mode="json")))
+        self._plans.keep(PLAN, PlanRecord(objects=dict(tables), plan=plan))
 
     def trajectories(self, block: int) -> str:
         """Return the key of a table of a block's order."""
@@ -89,32 +111,32 @@ class WorkFolder:
     def trained(self, plan: WarmstartPlan) -> tuple[int, dict[str, float]]:
         """Return how many blocks are trained, and the last loss of each phase; none is without a checkpoint to go on from."""
         for block in reversed(range(len(plan.blocks))):
-            if (record := self._steps.find(_result(block), f"the training up to block {block}")) is not None:
-                return block + 1, record.values
+            if (record := self._blocks.find(_result(block), f"the training up to block {block}")) is not None:
+                return block + 1, record.losses
         return 0, {}
 
     def keep(self, block: int, losses: Mapping[str, float]) -> None:
         """Record that a block is trained, and delete result and checkpoint of the one before."""
         manifest = f"{self.checkpoint(block)}/{MANIFEST}"
         digest = sha256(self.storage.read_bytes(manifest))
-        self._steps.keep(_result(block), StepRecord(objects={manifest: digest}, values=dict(losses)))
+        self._blocks.keep(_result(block), BlockRecord(objects={manifest: digest}, losses=dict(losses)))
         if block:
             self.storage.delete(self.checkpoint(block - 1))
             self.storage.delete(_result(block - 1))
 
     def end(self, block: int, losses: Mapping[str, float]) -> None:
         """Record that this block was the last one."""
-        self._steps.keep(FINISHED, StepRecord(values={"model": f"{self.checkpoint(block)}/{HF}", "losses": dict(losses)}))
+        self._ends.keep(FINISHED, EndRecord(block=block, losses=dict(losses)))
 
     def finish(self) -> dict[str, float] | None:
         """Make the model of the last block the output, and delete everything else; return the losses. None before `end`.
 
         Raises ConfigError if the output exists.
         """
-        record = self._steps.find(FINISHED, "the end of the training")
+        record = self._ends.find(FINISHED, "the end of the training")
         if record is None:
             return None
-        made = self.path / record.values["model"]
+        made = self.path / self.checkpoint(record.block) / HF
         if made.exists():  # else a process that was killed here made it the output
             if self.out.exists():
                 raise ConfigError(f"{self.out} exists; nothing is overwritten, the policy is in {made}")
@@ -127,7 +149,7 @@ class WorkFolder:
             flush_folder(self.out.parent)
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
-        return dict(record.values["losses"])
+        return record.losses
 
 
 def _result(block: int) -> str:

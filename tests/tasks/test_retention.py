@@ -182,6 +182,17 @@ def test_a_pin_of_another_machine_counts_for_a_day(storage: Storage) -> None:
     assert pinned(storage, RUN) == {1}
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["by the process itself", "by the next one"])
+def test_a_state_that_came_to_a_checkpoint_after_its_deletion_is_swept_away(storage: Storage, tmp_path: Path, own: bool) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1, keep_best=0))
+    storage.write_bytes(f"{records[0].checkpoint}/state/model.safetensors", b"late")
+    storage.write_bytes(f"{records[0].checkpoint}/{MANIFEST}", manifest_bytes({"hf/model.safetensors": "x"}))
+    sweep(storage, writer if own else Writer(RUN, take(storage, RUN.layout).name), own=own)
+    assert [key for key in storage.list(records[0].checkpoint) if not key.endswith(RESULT)] == []
+    assert complete(storage, RUN) == {records[2].checkpoint}
+
+
 def test_what_nothing_names_is_swept_away_and_what_is_in_progress_stays(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 2)
     before = storage.list(RUN.layout.folder)
