@@ -138,7 +138,7 @@ def difficulty(questions: pa.Table, settings: DifficultySettings, answers: pa.Ta
     """Return the questions with the column `pass_rate`, marked; `answers` is the table of the evaluation.
 
     A pass rate is a mean over all samples: a question that was not asked, or of which a sample failed or could not be scored, is
-    unrated.
+    unrated. Raises PrepareError if more are than the settings allow.
     """
     samples: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in answers.select(["question", "status", "success", "unscored", "failure"]).to_pylist():
@@ -159,4 +159,10 @@ def difficulty(questions: pa.Table, settings: DifficultySettings, answers: pa.Ta
             reasons.append(("too hard", f"pass rate {rate:.3g}"))
         else:
             reasons.append(("too easy", f"pass rate {rate:.3g}") if rate > settings.max_pass_rate else None)
+    unrated = [fault for reason, fault in filter(None, reasons) if reason == UNRATED]
+    if len(unrated) > settings.max_unrated * len(rates):
+        raise PrepareError(
+            f"{len(unrated)} of {len(rates)} questions have no pass rate, more than difficulty.max_unrated "
+            f"({settings.max_unrated:g}) allows; the first one: {unrated[0]}. Evaluate all of these questions, or raise it"
+        )
     return marked(questions.append_column("pass_rate", pa.array(rates, pa.float64())), reasons)

@@ -117,6 +117,13 @@ class DifficultySettings(ClosedModel):
         pattern=rf"^{RUN_NAME.pattern}$", description="name of a finished evaluation, as `nbrl evaluate --name` has it"
     )
     root: str = Field(StorageSettings().root, description="storage root of the evaluation", json_schema_extra=FREE)
+    max_unrated: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="largest share of questions without a pass rate; above it the preparation stops",
+        json_schema_extra=FREE,
+    )
     min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate of a question that stays")
     max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate of a question that stays")
 

@@ -158,12 +158,12 @@ def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
 
 
 def to_grade(block: pa.Table, storage: Storage, references: pa.Table) -> pa.Table:
-    """Return the function that Ray Data maps where a model judges: from rows of a round's index to the columns of its prompts."""
+    """Return what a model that judges is asked of rows of a round's index; Ray Data maps this function."""
     return referenced(joined(block, storage.read_table), references).select(NEEDED)
 
 
 def score_parts(block: pa.Table, storage: Storage, references: pa.Table, settings: RewardSettings) -> pa.Table:
-    """Return the function that Ray Data maps: from rows of a round's index, with their grades, to rows of score.SCHEMA."""
+    """Return rows of score.SCHEMA of rows of a round's index, with their grades; Ray Data maps this function."""
     rows = referenced(joined(block, storage.read_table), references)
     for name in GRADES:
         rows = rows.append_column(name, block[name])

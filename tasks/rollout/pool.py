@@ -30,7 +30,6 @@ RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each 
 GONE_S = 300.0  # without a sign of any runner, or of the queue, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
-BLOCK = 4096  # rows of one task of Ray Data, whose process takes 130 MB of this machine
 FIND_S = 600.0  # a runner may take so long to look through chunks
 
 
@@ -40,9 +39,10 @@ def first_map(table: pa.Table) -> pa.Table:
 
 
 def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
-    """Put rows into the queue, and return the index of their trajectories once runners have finished the round.
+    """Put the rows of a round into the queue, and return the index of their trajectories once runners have finished it.
 
-    Raises RayActorError when the queue is gone.
+    One task of Ray Data has all of them: of several, each would wait for the whole round. Raises RayActorError when the queue is
+    gone.
     """
     ray.get(queue.add.remote(name, rows.to_pylist()))
     ray.get(queue.completed.remote(name))
@@ -129,9 +129,7 @@ class RunnerPool:
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
         await _taken(self._queue.open.remote(name, len(rows), where, bool(left)))
-        table = pa.Table.from_pylist(rows)
-        blocks = [table.slice(first, BLOCK) for first in range(0, len(rows), BLOCK)]
-        work = self._mapped(blocks, run_rows, (self._queue, name))
+        work = self._mapped([pa.Table.from_pylist(rows)], run_rows, (self._queue, name))
         running = asyncio.gather(*(_keep_running(runner, name, plan) for runner in self._runners))
         settling: asyncio.Task[set[str]] | None = None
         self._lived = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from nbrl.infra.closed import idle_settings
+from nbrl.infra.parse import yaml_value
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -32,7 +33,38 @@ INSTEAD = {
     "publish.rounding": "set publish.dtype to float32 where the engine must follow each small step",
     "rollout.tools.search.noise_start": "set noise, for example noise=[0, 0.5]",
     "rollout.tools.search.noise_end": "set noise, for example noise=[0, 0.5]",
+    "rollout.tools.search.noise_base": "it is 4; set noise and noise_iterations",
+    "rollout.tools.search.documents": "there are 5",
+    "rollout.tools.search.words": "there are about 30",
     "sandbox.cell_timeout_s": "set agent.cell_timeout_s",
+    "sandbox.collect_files": "a run reads the files that questions name; set sandbox.collect_file_bytes for their size",
+    "sandbox.collect_bytes": "a run reads the files that questions name; set sandbox.collect_file_bytes for their size",
+    **{
+        f"sandbox.{key}": f"it is {value} in every run; programs that use kernels without a run set it in KernelLimits"
+        for key, value in {
+            "start_timeout_s": "60",
+            "interrupt_grace_s": "2",
+            "image_bytes": "1 MB",
+            "images": "4",
+            "expression_bytes": "256 kB",
+            "message_bytes": "2 MB",
+            "call_bytes": "1 MB",
+            "calls_per_s": "50",
+        }.items()
+    },
+    "update.kl_clamp": "it is 10",
+    "engine.base_seed": "engine i samples with seed i; set engine.seeded_sampling to draw each request by the run's seed",
+    "ray.object_store_mb": "it is 200",
+    "replies": "set ratings, a folder",
+    "filter": "set min_objectivity and min_stability in rate, min_pass_rate and max_pass_rate in difficulty",
+    "rate.model": "set rate.name",
+    "rate.key_variable": "set rate.key",
+    "rate.temperature": "it is 0",
+    "rate.seeded": "a seed is always sent",
+    **{
+        f"difficulty.{key}": "name an evaluation by difficulty.evaluation, made by `nbrl evaluate … --samples 8 --name NAME`"
+        for key in ("base_url", "model", "name", "key_variable", "samples", "temperature", "concurrency", "max_tokens", "seeded")
+    },
 }
 
 
@@ -83,10 +115,26 @@ def check_acting(overrides: Iterable[str], acting: Sequence[str], idle: Sequence
         return any(key == each or key.startswith(f"{each}.") for each in keys)
 
     for override in overrides:
-        key = override.partition("=")[0]
-        if not among(key, acting) or among(key, idle):
-            but = f", but for {', '.join(idle)}" if idle else ""
-            raise ConfigError(f"--set {override}: only settings of {', '.join(acting)} act here{but}")
+        for key in _keys_of(override):
+            if not among(key, acting) or among(key, idle):
+                but = f", but for {', '.join(idle)}" if idle else ""
+                raise ConfigError(f"--set {override}: only settings of {', '.join(acting)} act here{but}")
+
+
+def _keys_of(override: str) -> list[str]:
+    """Return the keys that an override sets, also those of a section that it gives as a whole."""
+    key, _, text = override.partition("=")
+    try:
+        left, keys = [(key, yaml_value(text))], list[str]()
+    except ValueError:  # which is reported where it is read
+        return [key]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, dict) and value:
+            left += [(f"{place}.{name}", each) for name, each in value.items()]
+        else:
+            keys.append(place)
+    return keys
 
 
 def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:
@@ -163,7 +211,10 @@ def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], 
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
-    return get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()
+    """Return the values of the field by which a member of a union is told from the others."""
+    return tuple(
+        tag for name in ("kind", "engine") if name in model.model_fields for tag in get_args(model.model_fields[name].annotation)
+    )
 
 
 def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: Kind = RUNS) -> RunConfig:

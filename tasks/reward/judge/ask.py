@@ -86,7 +86,10 @@ class Grading(Generic[ItemT]):
         key = self.key(item)
         grade = storage.read_json(key).get("grade")
         if grade not in self.grades:
-            raise DamagedError(f"{storage.uri(key)} is damaged: it holds no grade; bring it back from a copy")
+            raise DamagedError(
+                f"{storage.uri(key)} is damaged: it holds no grade; bring it back from a copy, or delete it to have "
+                "the model asked again"
+            )
         return str(grade)
 
 

@@ -171,7 +171,10 @@ def test_pass_rates_are_means_over_all_samples() -> None:
 def test_a_question_without_all_samples_has_no_pass_rate() -> None:
     rows = table(*(question(f"a:{place}", text) for place, text in enumerate(["Who", "Where", "When", "Why"])))
     faults = {"Where": [{}, {"status": "failed", "failure": "the engine died"}], "When": [{}, {"unscored": "no grade"}]}
-    found = difficulty(rows, DifficultySettings(evaluation="e", max_pass_rate=1), answered(Who=[{}, {}], **faults))
+    answers = answered(Who=[{}, {}], **faults)
+    found = difficulty(rows, DifficultySettings(evaluation="e", max_pass_rate=1, max_unrated=0.75), answers)
+    with pytest.raises(PrepareError, match=r"3 of 4 questions have no pass rate, more than difficulty\.max_unrated \(0\.7\)"):
+        difficulty(rows, DifficultySettings(evaluation="e", max_pass_rate=1, max_unrated=0.7), answers)
     assert found["pass_rate"].to_pylist() == [1.0, None, None, None]
     assert reasons(found) == {
         "a:1": ("unrated", "a sample has no score: the engine died"),
