@@ -211,7 +211,7 @@ def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], 
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
-    """Return the values of the field by which a member of a union is told from the others."""
+    """Return the values of the field that distinguishes a member of a union."""
     return tuple(
         tag for name in ("kind", "engine") if name in model.model_fields for tag in get_args(model.model_fields[name].annotation)
     )
