@@ -11,7 +11,7 @@ from pathlib import Path
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.health import answers, wait_until_healthy
+from nbrl.infra.process.health import answers, started
 from nbrl.infra.process.shared import Budget, Shared
 from nbrl.infra.setup import databases
 
@@ -127,12 +127,11 @@ def _start(home: Home, pipe: int, port: int) -> tuple[Child, str]:
     # As `prefect server start` does in the end, without the seconds its command line takes to get there.
     line = [sys.executable, "-m", "uvicorn", "--factory", "nbrl.infra.prefect_app:create", "--host", "127.0.0.1"]
     line += ["--port", str(port), "--log-level", "warning", "--no-access-log", "--timeout-keep-alive", "5"]
-    child = Child.start(line, env=variables, log=log, name="Prefect", grace_s=STOP_GRACE_S, pipe=pipe, cwd=Path("/"))
-    if not wait_until_healthy(child, lambda: _healthy(url), START_TIMEOUT_S):
-        raise ServerError(
-            f"the Prefect server did not start within {START_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
-        )
-    return child, url
+
+    def start() -> Child:
+        return Child.start(line, env=variables, log=log, name="Prefect", grace_s=STOP_GRACE_S, pipe=pipe, cwd=Path("/"))
+
+    return started(start(), start, lambda _: _healthy(url), START_TIMEOUT_S, "the Prefect server"), url
 
 
 def _healthy(url: str) -> bool:

@@ -27,7 +27,7 @@ from pydantic import Field
 from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
-from nbrl.infra.process.health import wait_until_healthy
+from nbrl.infra.process.health import started
 from nbrl.infra.ray_worker import setup
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
@@ -90,22 +90,29 @@ _folder = Path()  # of our own cluster
 
 def launch(settings: RaySettings, log_dir: Path) -> None:
     """Begin to start our own cluster, unless one is to be joined or this process has one; `start` waits until it answers."""
-    global _child, _port, _folder
+    global _child, _folder
     if settings.address is not None or _child is not None:
         return
     os.environ.update(ENVIRONMENT)
     _remove_leftovers()
     _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
     _draw_token(_folder)
-    _port = free_port()
-    line, log = _command(settings, _port, _folder), log_dir / "ray.log"
-    _child = Child.start(line, env=os.environ | HOOK, log=log, name="Ray", grace_s=STOP_GRACE_S)
+    _child = _start(settings, log_dir)
     atexit.register(stop)
+
+
+def _start(settings: RaySettings, log_dir: Path) -> Child:
+    global _port
+    _port = free_port()
+    shutil.rmtree(_folder / "ray", ignore_errors=True)  # of a start that Ray gave up
+    line, log = _command(settings, _port, _folder), log_dir / "ray.log"
+    return Child.start(line, env=os.environ | HOOK, log=log, name="Ray", grace_s=STOP_GRACE_S)
 
 
 def start(settings: RaySettings, log_dir: Path) -> None:
     """Start or join the cluster and connect this process to it; does nothing if it is connected."""
     os.environ.update(ENVIRONMENT)  # before Ray is imported: it reads some of them then
+    global _child
     launch(settings, log_dir)
     address = settings.address
     import ray  # takes seconds, in which the cluster comes up
@@ -115,7 +122,19 @@ def start(settings: RaySettings, log_dir: Path) -> None:
     if address is None:
         assert _child is not None
         _read_token()
-        _wait(_child, settings.start_timeout_s)
+        try:
+            _child = started(
+                _child,
+                lambda: _start(settings, log_dir),
+                lambda child: any("Ray runtime started" in line for line in child.log_tail(50)),
+                settings.start_timeout_s,
+                "Ray",
+                "ray.start_timeout_s",
+                words=_reason,
+            )
+        except BaseException:
+            stop()
+            raise
         address = f"127.0.0.1:{_port}"
     else:
         check_address(address)
@@ -217,12 +236,10 @@ def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
     return line
 
 
-def _wait(child: Child, timeout_s: float) -> None:
-    if wait_until_healthy(child, lambda: any("Ray runtime started" in line for line in child.log_tail(50)), timeout_s):
-        return
-    lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
-    stop()
-    raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
+def _reason(child: Child) -> str:
+    """Return the line of Ray's log that says why it gave up, or else the last one."""
+    lines = child.log_tail(50)
+    return " ".join(([line for line in lines if re.search(r"error|fail|timed out", line, re.IGNORECASE)] or lines)[-1:])
 
 
 def check_address(address: str) -> None:

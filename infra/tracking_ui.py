@@ -5,10 +5,9 @@ import sys
 
 import httpx
 
-from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.health import answers, wait_until_healthy
+from nbrl.infra.process.health import answers, started
 from nbrl.infra.setup import databases
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
 from nbrl.infra.tracking_address import DATABASE, database
@@ -62,8 +61,11 @@ def ui(home: Home, settings: TrackingSettings | None = None, port: int | None = 
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
     log = home.logs / "mlflow.log"
     environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
-    child = Child.start(line, env=environment, log=log, name="MLflow", cwd=home.mlflow)
-    if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
-        child.stop()
-        raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
-    return MlflowPages(child, url)
+
+    def start() -> Child:
+        return Child.start(line, env=environment, log=log, name="MLflow", cwd=home.mlflow)
+
+    def healthy(_: Child) -> bool:
+        return answers(f"{url}/health", 5.0)
+
+    return MlflowPages(started(start(), start, healthy, UI_TIMEOUT_S, "MLflow's pages", poll_s=0.1), url)
