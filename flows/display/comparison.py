@@ -44,7 +44,7 @@ def _pair(pair: Pair) -> str:
     rest = ", ".join(
         f"{count} of {name} alone" for name, count in zip((pair.first, pair.second), pair.other, strict=True) if count
     )
-    return f"{pair.second} less {pair.first}: {pair.difference} on {pair.common} common questions{f' ({rest})' if rest else ''}"
+    return f"{pair.second} − {pair.first}: {pair.difference} on {pair.common} common questions{f' ({rest})' if rest else ''}"
 
 
 def _ceilings(sides: Sequence[Scored]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import OtherFormatError, RunError
 from nbrl.tasks.evaluation import summary as evaluation_summary
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
+from nbrl.tasks.runs.ending import SILENT
 from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.history import finished_iterations, newest_record
 from nbrl.tasks.runs.lease import holder, last_ending
@@ -18,7 +19,7 @@ from nbrl.tasks.runs.run import Kind, Run, known_run
 
 # What the files of one run can cause.
 FAULTS = (DamagedError, MissingError, RunError, ValueError, LookupError, TypeError, AttributeError)
-State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "damaged", "not readable"]
+State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "died", "damaged", "not readable"]
 ENDED: dict[str, State] = {"FINISHED": "stopped", "FAILED": "failed", "KILLED": "stopped"}  # before all its work was done
 T = TypeVar("T")
 
@@ -149,7 +150,7 @@ def _state(storage: Storage, layout: RunLayout, complete: State | None, facts: d
     goes_on = complete == "finished" and iterations is not None and planned is not None and iterations < planned
     if complete is not None and (ending.status == "FINISHED" or not goes_on):
         return {"state": complete}
-    return {"state": ENDED[ending.status], "reason": ending.reason}
+    return {"state": "died" if ending.reason == SILENT else ENDED[ending.status], "reason": ending.reason}
 
 
 def _logs(storage: Storage, layout: RunLayout, keys: Collection[str], newest: Epoch | None) -> str:

@@ -21,6 +21,23 @@ def is_free(field: FieldInfo) -> bool:
     return declared(field.json_schema_extra, "decides") is False
 
 
+def chosen(settings: BaseModel) -> dict[str, Any]:
+    """Return the settings that decide a result and are not at their defaults, as JSON values by dotted key."""
+    found: dict[str, Any] = {}
+    for name, value in settings:
+        field = type(settings).model_fields[name]
+        if is_free(field) or value == field.get_default(call_default_factory=True):
+            continue
+        sections = {name: value} if isinstance(value, BaseModel) else {}
+        if isinstance(value, dict):
+            sections = {f"{name}.{each}": below for each, below in value.items() if isinstance(below, BaseModel)}
+        for place, section in sections.items():
+            found |= {f"{place}.{key}": leaf for key, leaf in chosen(section).items()}
+        if not sections:
+            found[name] = settings.model_dump(mode="json", include={name})[name]
+    return found
+
+
 def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
     """Return the settings that decide a result, or with `all_` every one, as JSON values by dotted key."""
     dumped = settings.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""The settings that are parameters of a run in MLflow: those by which runs are compared. The rest is in its `config.yaml`."""
+"""The settings that are parameters of a run in MLflow: those by which runs are compared. All are in its `config.yaml`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,9 +11,11 @@ from nbrl.infra.tracking_traces import Dataset
 from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import chosen
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.run import Run
 
+# Those that every run has, so that runs with defaults can be compared with others.
 KEYS = (
     "seed",
     "iterations",
@@ -54,12 +56,14 @@ RUN_ID, DIGEST = "nbrl.run_id", "nbrl.digest"
 
 
 def parameters(config: RunConfig) -> dict[str, object]:
-    """Return the parameters of a run: KEYS as far as they are set, and the kind and weight of each environment."""
+    """Return the parameters of a run: every setting that decides a result and is not at its default, KEYS as far as they are
+    set, and the kind and weight of each environment.
+    """
     tree = config.model_dump(mode="json")
-    chosen = {key: value for key in KEYS if (value := _at(tree, key)) is not None}
+    found = chosen(config) | {key: value for key in KEYS if (value := _at(tree, key)) is not None}
     for name, environment in config.environments.items():
-        chosen |= {f"environments.{name}.kind": environment.kind, f"environments.{name}.weight": environment.weight}
-    return chosen
+        found |= {f"environments.{name}.kind": environment.kind, f"environments.{name}.weight": environment.weight}
+    return found
 
 
 def _at(tree: Mapping[str, Any], key: str) -> object:

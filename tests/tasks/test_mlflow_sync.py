@@ -13,6 +13,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import dotted
 from nbrl.tasks.runs.ending import Ending
+from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.delivery import Delivery
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync, _scores
@@ -174,8 +175,22 @@ def test_parameters_are_few_and_name_the_environments() -> None:
     found = parameters(CONFIG)
     assert found["environments.world.kind"] == "world"
     assert (found["update.lr"], found["policy.path"]) == (6e-4, CONFIG.policy.path)
-    assert len(found) <= 36
+    assert len(found) <= 45
     assert not any(key.startswith(("sandbox.", "engine.", "ray.", "storage.")) for key in found)
+    others = [
+        "select.retire_at=0.9",
+        "update.tis.kind=truncate",
+        "pipeline.lag=1",
+        "reward.qa_weights.exact=0.7",
+        "engine.count=2",
+    ]
+    changed = parameters(load("tiny-cpu", others)).items() - found.items()
+    assert {key: value for key, value in changed if key in {each.partition("=")[0] for each in others}} == {
+        "select.retire_at": 0.9,
+        "update.tis.kind": "truncate",
+        "pipeline.lag": 1,
+        "reward.qa_weights.exact": 0.7,
+    }
 
 
 def test_every_parameter_is_a_setting() -> None:

@@ -188,7 +188,7 @@ def test_the_command_prints_scores_differences_settings_and_costs(storage: Stora
     done = nbrl(storage, "slow", "fast", "elsewhere", "--picture", str(picture))
     assert done.exit_code == 0, done.output
     words = " ".join(done.stdout.split())
-    assert "fast less slow: +0.250 [" in words
+    assert "fast − slow: +0.250 [" in words
     assert "on 4 common questions" in words
     assert "elsewhere and slow have no question in common" in words
     assert "fast: ceiling by the sigmoid of its rollouts (2 points): not determined: 2 points, and a fit needs 6" in words

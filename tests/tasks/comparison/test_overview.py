@@ -65,7 +65,7 @@ def test_a_run_that_is_trained_now_names_the_host(storage: Storage) -> None:
     place, _, started = identity().rsplit("/", 2)
     epoch = {**lease["epoch"], "process": f"{place}/{os.getpid()}/{int(started) + 1}"}
     storage.write_json(run.layout.lease, {**lease, "ended": False, "status": "", "epoch": epoch})
-    assert (only(storage).state, only(storage).reason) == ("stopped", "its process ended without saying why")
+    assert (only(storage).state, only(storage).reason) == ("died", "its process ended without saying why")
 
 
 @pytest.mark.parametrize(
