@@ -176,7 +176,7 @@ def test_parameters_are_few_and_name_the_environments() -> None:
     assert found["environments.world.kind"] == "world"
     assert (found["update.lr"], found["policy.path"]) == (6e-4, CONFIG.policy.path)
     assert len(found) <= 45
-    assert not any(key.startswith(("sandbox.", "engine.", "ray.", "storage.")) for key in found)
+    assert not any(key.startswith(("ray.", "storage.", "tracking.", "home")) for key in found)
     others = [
         "select.retire_at=0.9",
         "update.tis.kind=truncate",
