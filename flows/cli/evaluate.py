@@ -106,6 +106,7 @@ def _print(summary: Any, as_json: bool, flag: str) -> None:
     from rich.table import Table
 
     from nbrl.tasks.evaluation.answers import HOW, header, rows
+    from nbrl.tasks.evaluation.statistics import about_intervals
 
     if as_json:
         print(summary.model_dump_json())
@@ -118,5 +119,6 @@ def _print(summary: Any, as_json: bool, flag: str) -> None:
     out.print(table, crop=False)
     failed = f"{summary.failed} failed for the infrastructure and are left out; " if summary.failed else ""
     unscored = f"{summary.unscored} could not be scored and count as wrong; " if summary.unscored else ""
-    out.print(f"{failed}{unscored}brackets are 95 % intervals over questions", highlight=False)
+    asked = summary.scores[0].questions if summary.scores else 0
+    out.print(f"{failed}{unscored}{about_intervals(asked)}", highlight=False)
     out.print(f"nbrl show {summary.name}{flag}", highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from nbrl.flows.display.terminal import plain
 from nbrl.tasks.comparison.compare import Comparison
 from nbrl.tasks.comparison.figures import Pair
 from nbrl.tasks.comparison.scored import HeldOutScore, Scored
+from nbrl.tasks.evaluation.statistics import about_intervals
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
 SHOWN = 40  # characters of a setting's value
@@ -16,7 +17,8 @@ SHOWN = 40  # characters of a setting's value
 
 def render(found: Comparison) -> RenderableType:
     """Return scores, differences, ceilings, settings and costs; one below the other."""
-    parts: list[RenderableType] = [_scores(found.sides), plain("brackets are 95 % intervals over questions", "dim"), plain("")]
+    asked = min(side.final.estimate.questions for side in found.sides)
+    parts: list[RenderableType] = [_scores(found.sides), plain(about_intervals(asked), "dim"), plain("")]
     parts += [plain(_pair(pair)) for pair in found.pairs]
     parts += [plain(""), *(plain(line) for line in _ceilings(found.sides)), plain("")]
     labels = [side.label for side in found.sides]

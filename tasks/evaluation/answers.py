@@ -10,6 +10,7 @@ from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.evaluation.scores import Scores, metrics, scores
+from nbrl.tasks.evaluation.statistics import about_intervals
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 from nbrl.tasks.layout.runs import EvaluationLayout
@@ -134,7 +135,7 @@ def markdown(summary: EvaluationSummary, where: str) -> str:
         _line("---" for _ in columns),
         *map(_line, rows(summary)),
         "",
-        "Brackets hold 95 % bootstrap intervals over the questions. A missing answer is wrong.",
+        f"{about_intervals(summary.scores[0].questions if summary.scores else 0).capitalize()}. A missing answer is wrong.",
         "",
         f"{summary.trajectories} trajectories, of which {summary.failed} failed for the infrastructure and are left out, and "
         f"{summary.unscored} could not be scored and count as wrong; {summary.sampled_tokens} sampled tokens, "

@@ -1,4 +1,4 @@
-"""Scores of samples as estimates over questions: mean, pass@k and majority, each with a bootstrap interval over questions."""
+"""Scores of samples as estimates over questions: mean, pass@k and majority, each with an interval over questions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+Z = 1.959964  # of the normal distribution at this level
+FEW = 30  # questions below which an interval is wide
 SEED = 20
 BLOCK = 1 << 22  # numbers drawn at once
 
@@ -17,7 +19,7 @@ Scores = Sequence[float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over questions, and the bounds between which 95 % of its bootstrap resamples lie."""
+    """A mean over questions, and the bounds of its 95 % interval."""
 
     value: float
     low: float
@@ -57,12 +59,31 @@ def pass_at(samples: int, right: int, k: int) -> float:
 
 
 def estimate(scores: Scores) -> Estimate:
-    """Return the mean over questions with its percentile bootstrap interval; the questions are what is drawn. Empty: all NaN."""
+    """Return the mean over questions with its interval. Empty: all NaN.
+
+    Where each question is right or wrong that is Wilson's (Wilson 1927, as in Brown, Cai and DasGupta 2001, section 3.1.1), which
+    also holds for few questions and for none or all right; otherwise that of the percentile bootstrap over questions.
+    """
     if not scores:
         return Estimate(np.nan, np.nan, np.nan, 0)
+    if all(score in (0, 1) for score in scores):
+        return _wilson(sum(scores), len(scores))
     means = _resampled(np.asarray(scores, dtype=np.float64))
     low, high = np.quantile(means, _BOUNDS)
     return Estimate(float(np.mean(scores)), float(low), float(high), len(scores))
+
+
+def about_intervals(questions: int) -> str:
+    """Return what a reader of intervals over so many questions needs to know."""
+    wide = f"; they are wide, as there are only {questions}" if questions < FEW else ""
+    return f"brackets are 95 % intervals over questions{wide}"
+
+
+def _wilson(right: float, count: int) -> Estimate:
+    share, weight = right / count, Z**2 / count
+    centre, half = share + weight / 2, Z * (share * (1 - share) / count + weight / (4 * count)) ** 0.5
+    low, high = (centre - half) / (1 + weight), (centre + half) / (1 + weight)
+    return Estimate(share, max(0.0, low), min(1.0, high), count)
 
 
 def difference(first: Scores, second: Scores) -> Difference:

@@ -22,11 +22,21 @@ def test_pass_at_more_samples_than_there_are_is_refused(k: int) -> None:
         pass_at(3, 1, k)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+@given(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=30))
 def test_an_interval_holds_its_mean_and_stays_between_the_scores(scores: list[float]) -> None:
     found = estimate(scores)
     assert found.value == pytest.approx(np.mean(scores))
     assert min(scores) - 1e-9 <= found.low <= found.high <= max(scores) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),  # calculated apart
+    [(4, 5, 0.3755, 0.9638), (5, 5, 0.5655, 1.0), (0, 10, 0.0, 0.2775), (15, 20, 0.5313, 0.8881)],
+)
+def test_few_questions_that_are_right_or_wrong_have_wilsons_interval(right: int, count: int, low: float, high: float) -> None:
+    found = estimate([1.0] * right + [0.0] * (count - right))
+    assert (found.value, found.questions) == (right / count, count)
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
 def test_an_interval_is_that_of_the_normal_approximation_for_many_questions() -> None:
