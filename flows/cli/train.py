@@ -19,7 +19,8 @@ def train(
     ] = None,
     set_: Set = None,
     take_over: TakeOver = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan and exit")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="show every setting in a dry run, also those at their defaults")] = False,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="a dry run that does one iteration, throws it away, and says what the training will take"),
@@ -28,13 +29,16 @@ def train(
     """Train a policy: evaluate, iterate, evaluate. Prints at the end a table, a learning curve and the next commands."""
 
     def prepare() -> tuple[Any, str] | None:
+        from nbrl.tasks.errors import ConfigError
         from nbrl.tasks.runs.preflight import prepared
         from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
         start = prepared(recipe, set_ or [], "train", name)
+        if all_ and not (dry_run or measure):
+            raise ConfigError("--all is for a dry run; add --dry-run, or leave it out")
         if dry_run or measure:
-            _plan(start)
+            _plan(start, all_)
             if measure:
                 _measure(start if run is None else prepared(recipe, set_ or [], "train"))
             return None
@@ -91,17 +95,17 @@ def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, 
     return True
 
 
-def _plan(start: Any) -> None:
+def _plan(start: Any, every: bool) -> None:
     """Make all checks of a dry run, also the slow ones, and print what the run would do."""
     from nbrl.tasks.runs.plan import plan
     from nbrl.tasks.runs.preflight import rehearse
     from nbrl.tasks.runs.warnings import warnings_of
 
     config = start.config
+    unchecked = rehearse(config)
     for warning in warnings_of(start):
         say(f"warning: {warning}", "yellow")
-    unchecked = rehearse(config)
-    out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
+    out.print(plan(config, every), markup=False, highlight=False, soft_wrap=True)
     for note in unchecked:
         say(f"not checked: {note}", "yellow")
 

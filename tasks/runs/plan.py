@@ -1,4 +1,4 @@
-"""Describes what a run would do, in words and as its resolved configuration."""
+"""Describes what a run would do, as its configuration and in words."""
 
 import math
 import os
@@ -122,8 +122,10 @@ def in_words(size: float) -> str:
     return f"{size / 1000**exponent:.3g} {UNITS[exponent]}"
 
 
-def plan(config: RunConfig) -> str:
-    """Return the resolved YAML under a summary of the quantities that determine time, memory and disk."""
+def plan(config: RunConfig, every: bool = False) -> str:
+    """Return the settings that are not at their defaults, or every one, as YAML, and below them a summary of the quantities
+    that determine time, memory and disk.
+    """
     rollout, update = config.rollout, config.update
     batch = rollout.prompts * rollout.group_size
     kl = "no KL, no reference model"
@@ -144,7 +146,9 @@ def plan(config: RunConfig) -> str:
         *(f"# memory of a GPU, {text}" for text in table(config)),
         *(f"# disk: {text}" for text in [disk(config)] if text),
     ]
-    return "\n".join(lines) + "\n" + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    settings = config.model_dump(mode="json", exclude_defaults=not every)
+    others = "" if every else "# every other setting is at its default: --all shows them\n"
+    return f"{yaml.safe_dump(settings, sort_keys=False)}{others}" + "\n".join(lines)
 
 
 def _steps(config: RunConfig) -> str:
