@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
 from nbrl.tasks.rollout.chunks import places_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.config import EvaluateSettings
-from nbrl.tasks.runs.history import Record, Summary, skipped_in_row
+from nbrl.tasks.runs.history import Record, Summary, sampler_of, skipped_in_row
+from nbrl.tasks.runs.results import evaluations_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
@@ -80,19 +81,28 @@ def _answers(services: Services, trajectories: Artifact, rewards: Artifact, ques
     return over_parts(index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")
 
 
-def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
-    """Draw as PNG the success of every iteration's rollouts between the two held-out evaluations."""
+def draw_curve(rollouts: Sequence[tuple[int, float]], evaluations: Mapping[int, Mapping[str, float]]) -> bytes:
+    """Return a picture of the success of training rollouts and of held-out questions, with its intervals, by the updates of the
+    policy that was asked.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.plot(range(len(curve)), curve, color="#4477aa", label="training rollouts")
-    axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
-    axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
-    axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-28, -14))
-    axes.set(xlabel="iterations", ylabel="success", ylim=(0, 1.05))
+    axes.plot([x for x, _ in rollouts], [y for _, y in rollouts], color="#4477aa", label="training rollouts")
+    updates = sorted(evaluations)
+    success, low, high = ([evaluations[x][name] for x in updates] for name in ("success", "success_low", "success_high"))
+    bars = [[max(0.0, y - end) for y, end in zip(success, low, strict=True)]]
+    bars += [[max(0.0, end - y) for y, end in zip(success, high, strict=True)]]
+    axes.errorbar(updates, success, yerr=bars, fmt="o", capsize=3, color="#cc3311", label="held-out questions, 95 %")
+    for x in {updates[0], updates[-1]}:
+        y = evaluations[x]["success"]
+        axes.annotate(f"{y:.2f}", (x, y), textcoords="offset points", xytext=(6 if x == updates[0] else -32, -14))
+    axes.set(xlabel="updates", ylabel="success", ylim=(0, 1.05))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     buffer = io.BytesIO()
@@ -114,14 +124,14 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
             if key.startswith("time/") and key != "time/overhead_share":
                 seconds[key.removeprefix("time/")] += value
     curve = [record.metrics["reward/success"] for record in records]
-    scores_before, scores_after = before.values, after.values
-    picture = draw_curve(scores_before["success"], curve, scores_after["success"])
+    sampled = [sampler_of(run, records, number, services.config.pipeline.lag).updates for number in range(len(records))]
+    picture = draw_curve(list(zip(sampled, curve, strict=True)), evaluations_of(services.storage, run))
     services.storage.write_bytes(run.layout.curve, picture)
     skipped = skipped_in_row(records)
     summary = Summary(
         run=run.name,
-        before=scores_before,
-        after=scores_after,
+        before=before.values,
+        after=after.values,
         iterations=len(records),
         skipped_in_row=skipped,
         stalled=_stalled(services, records),

@@ -6,7 +6,7 @@ Prefect displays it.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
@@ -135,12 +135,17 @@ def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
 
 def scores_of(storage: Storage, run: Run) -> dict[int, float]:
     """Return the held-out success of all evaluations of the run, by updates."""
-    scores: dict[int, float] = {}
+    return {updates: values["success"] for updates, values in evaluations_of(storage, run).items()}
+
+
+def evaluations_of(storage: Storage, run: Run) -> dict[int, Mapping[str, float]]:
+    """Return the metrics of all evaluations of the run, by updates."""
+    found: dict[int, Mapping[str, float]] = {}
     for updates in evaluated_updates(storage, run):
         with suppress(DamagedError):  # it is found, and evaluated again, where it is needed
             for result in results_of(storage, run.layout.evaluation(updates)):
-                scores[updates] = result.artifact.values["success"]
-    return scores
+                found[updates] = result.artifact.values
+    return found
 
 
 def evaluation_of(storage: Storage, run: Run, policy: Weights) -> NodeResult | None:
