@@ -113,12 +113,15 @@ def ui(
     tracking_uri: Annotated[
         str | None, typer.Option(help="the MLflow to show, as tracking.uri in a recipe", show_default="that of the newest run")
     ] = None,
+    trajectories: Annotated[
+        bool, typer.Option("--trajectories", help="show the trajectories alone, without MLflow and Prefect")
+    ] = False,
 ) -> None:
     """Serve pages until Ctrl-C: trajectories of a storage, MLflow and Prefect."""
     from nbrl.flows.cli.ui import serve
     from nbrl.infra.home import Home as LocalHome
 
-    serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out)
+    serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out, not trajectories)
 
 
 app.command()(warmstart)

@@ -30,13 +30,21 @@ START_S = 30.0
 
 
 def serve(
-    home: Home, storage: Storage, host: str, names: Sequence[str], port: int | None, uri: str | None, console: Console
+    home: Home,
+    storage: Storage,
+    host: str,
+    names: Sequence[str],
+    port: int | None,
+    uri: str | None,
+    console: Console,
+    others: bool = True,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone.
 
     The trajectories are at `port`, MLflow's pages at the next one; both at any free ports when it is None. `uri` is the MLflow
     that is shown, by default that of the newest run on the storage. The trajectories can be read at `host` and by the `names`;
-    MLflow's and Prefect's pages, which change things, stay on this machine.
+    MLflow's and Prefect's pages, which change things, stay on this machine, and are left out without `others`. Each address is
+    printed as soon as its pages answer; those of MLflow or Prefect that do not start leave the others alone.
     """
     check_host(host)
     if "*" in names:
@@ -44,24 +52,43 @@ def serve(
     for taken in [] if port is None else [port, port + 1]:
         if port_in_use(taken):
             raise ServerError(f"port {taken} is taken: end what listens there, or choose another --port")
-    uri = uri or newest_uri(storage)
+    only = "" if is_local(host) else "   (on this machine only)"
+
+    def show(title: str, address: str) -> None:
+        console.print(f"{title:<12}  {address}", highlight=False, soft_wrap=True)
+
     with ExitStack() as stack:
-        prefect = prefect_server.ensure(home)
-        stack.callback(prefect.stop)
-        lines, only = [], "" if is_local(host) else "   (on this machine only)"
-        if uri is not None and uri.startswith(SERVERS):
-            lines.append(f"MLflow        {plain(uri)}")
-        else:
-            mlflow = ui(home, TrackingSettings(uri=uri), None if port is None else port + 1)
-            stack.callback(mlflow.stop)
-            lines.append(f"MLflow        {mlflow.runs}{only}")
-        trajectories = stack.enter_context(_trajectories(storage, host, names, port or free_port()))
-        lines = [f"trajectories  {trajectories}", *lines, f"Prefect       {prefect.url}{only}", "Ctrl-C ends them."]
-        console.print("\n".join(lines), highlight=False, soft_wrap=True)
         ended = threading.Event()
+        show("trajectories", stack.enter_context(_trajectories(storage, host, names, port or free_port())))
+        if others:
+            with _warned("MLflow", console):
+                show("MLflow", _mlflow(stack, home, uri or newest_uri(storage), port, only))
+            with _warned("Prefect", console):
+                prefect = prefect_server.ensure(home)
+                stack.callback(prefect.stop)
+                show("Prefect", f"{prefect.url}{only}")
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         signal.signal(signal.SIGINT, lambda *_: ended.set())
+        console.print("Ctrl-C ends them.")
         ended.wait()
+
+
+@contextmanager
+def _warned(title: str, console: Console) -> Iterator[None]:
+    """Print why a server does not start, in place of its address."""
+    try:
+        yield
+    except InfraError as error:
+        console.print(f"{title:<12}  is not shown: {plain(str(error))}", highlight=False, soft_wrap=True)
+
+
+def _mlflow(stack: ExitStack, home: Home, uri: str | None, port: int | None, only: str) -> str:
+    """Return the address of MLflow's pages: the server's at `uri`, or that of one that is started, until the stack ends."""
+    if uri is not None and uri.startswith(SERVERS):
+        return str(plain(uri))
+    mlflow = ui(home, TrackingSettings(uri=uri), None if port is None else port + 1)
+    stack.callback(mlflow.stop)
+    return f"{mlflow.runs}{only}"
 
 
 def newest_uri(storage: Storage) -> str | None:
