@@ -201,10 +201,11 @@ async def _model(endpoint: Endpoint, context_tokens: int | None) -> str:
 
 
 def _name(subject: Subject, config: RunConfig) -> str:
-    """Return a deterministic name, so that repeating the command resumes the evaluation."""
+    """Return a name of recipe, model and all that decides the result, so that repeating the command resumes the evaluation."""
     decided = hashlib.sha256(f"{subject.digest} {digest(config)}".encode()).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9]+", "-", subject.run or os.path.basename(subject.name.partition(" at ")[0].rstrip("/"))).strip(
         "-"
     )
     updates = f"-{subject.updates:06d}" if subject.run else ""
-    return f"{plain[:NAMED] or 'model'}{updates}-{decided}"
+    recipe = "" if plain.startswith(config.name) else f"{config.name[:NAMED]}-"
+    return f"{recipe}{plain[:NAMED] or 'model'}{updates}-{decided}"

@@ -1,5 +1,6 @@
 """`nbrl evaluate`."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -68,6 +69,7 @@ def evaluate(
     set_: Set = None,
     take_over: TakeOver = False,
     trust: Trust = False,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="write the answers as a table, one row each")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Evaluate a model on held-out questions: success, pass@k and F1 with intervals; every answer is kept.
@@ -77,12 +79,15 @@ def evaluate(
     from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
     from nbrl.infra.storage import Storage
     from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.evaluation.csv_file import check_csv, write_csv
     from nbrl.tasks.layout.runs import EvaluationLayout
     from nbrl.tasks.runs.lease import holder_to_stop
 
     for option, given in (("--model", model), ("--name", name)):
         if given is not None and not given.strip():
             raise ConfigError(f"{option} is empty; give it a value, or leave it out")
+    if csv is not None:
+        check_csv(csv)
     named = tuple(part.strip() for part in environments.split(",") if part.strip()) if environments is not None else ()
     if environments is not None and not named:
         raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
@@ -98,6 +103,8 @@ def evaluate(
     if (summary := done(plan)) is None:
         holder_to_stop(Storage(plan.config.storage), EvaluationLayout(plan.name), take_over)  # before Ray is started
         summary = run_flow(plan.config.home, flow, plan.config.ray)
+    if csv is not None:
+        write_csv(Storage(plan.config.storage).read_table(EvaluationLayout(plan.name).answers), csv)
     _print(summary, as_json, root_flag(plan.config))
 
 
