@@ -25,7 +25,7 @@ def write_csv(answers: pa.Table, file: Path) -> None:
     Raises ConfigError if the file cannot be written.
     """
     try:
-        with file.open("w", encoding="utf-8", errors="replace", newline="") as target:
+        with file.open("w", encoding="utf-8", newline="") as target:
             writer = csv.writer(target)
             writer.writerow(answers.column_names)
             writer.writerows([_cell(value) for value in row.values()] for row in answers.to_pylist())

@@ -32,16 +32,13 @@ def test_each_answer_is_a_row_and_reads_back(tmp_path: Path) -> None:
         ("-2+3", "'-2+3"),
         ("-5", "-5"),
         ("+3.25", "+3.25"),
-        ("half \ud800", "half ?"),
     ],
 )
 def test_nothing_that_a_model_answered_is_computed_by_a_spreadsheet(tmp_path: Path, answer: str, cell: str) -> None:
-    table = pa.Table.from_pylist([row("x")], schema=SCHEMA)
-    written = table if "\ud800" in answer else pa.Table.from_pylist([row(answer)], schema=SCHEMA)
-    write_csv(written, tmp_path / "a.csv")
+    write_csv(pa.Table.from_pylist([row(answer)], schema=SCHEMA), tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
         (found,) = csv.DictReader(file)
-    assert found["answer"] == ("x" if "\ud800" in answer else cell)
+    assert found["answer"] == cell
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
