@@ -15,7 +15,7 @@ def test_no_two_classes_have_one_name() -> None:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path != PUBLIC:
                 body = ast.parse(path.read_text(encoding="utf-8")).body
-                names = [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+                names = [node.name for node in body if isinstance(node, ast.ClassDef)]
                 for name in names:
                     places[name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

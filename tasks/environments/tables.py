@@ -24,7 +24,7 @@ SEVERAL = "dataset_dict.json"  # in one of several such folders
 _SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)
 
 
-class _Row(dict[str, Any]):
+class _TableRow(dict[str, Any]):
     """A row of JSON. A column that only other rows have is None in it, and takes no space."""
 
     def __init__(self, values: Mapping[str, Any], names: Collection[str]) -> None:
@@ -69,9 +69,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     for file in files_of(path, "data"):
         if kind_of(file) in JSON:
             with _reading(file):
-                rows += [_Row(row, names) for _, row in objects(file)]
+                rows += [_TableRow(row, names) for _, row in objects(file)]
         else:
-            rows += [_Row(row, names) for row in _read(file, None).to_pylist()]
+            rows += [_TableRow(row, names) for row in _read(file, None).to_pylist()]
     if not rows:
         raise ConfigError(f"data file {path} has no rows")
     names.update(name for row in rows for name in row)
