@@ -92,7 +92,7 @@ def test_a_class_of_ones_own_is_an_environment(folder: Path) -> None:
     ]
     assert "# survey: 20 iterations" in plan
     environments = yaml.safe_load(plan)["environments"]
-    assert [(name, each["weight"]) for name, each in environments.items()] == [("harbour", 3.0), ("survey", 1.0)]
+    assert [(name, each.get("weight", 1.0)) for name, each in environments.items()] == [("harbour", 3.0), ("survey", 1.0)]
 
 
 def settings_of_environments(word: str) -> dict[str, Any]:
