@@ -102,7 +102,7 @@ def test_compat_alone_takes_the_weights_of_l0s_training() -> None:
     assert settings.qa_weights == QaWeights(f1=0.0, exact=0.9, answered=0.1, high=2.0)
     assert RewardSettings.model_validate(settings.model_dump()) == settings
     assert RewardSettings().qa_weights == QaWeights(f1=0.4, exact=0.5, answered=0.1)
-    assert not list(idle_settings(RewardSettings(compat="l0", qa=0)))  # weights that nobody set are no reason to refuse
+    assert not list(idle_settings(RewardSettings(compat="l0", qa=0)))  # weights that no user set are no reason to refuse
 
 
 def test_qa_with_other_weights_and_a_range() -> None:
