@@ -51,11 +51,12 @@ from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.epochs import check_newest, newest
 from nbrl.tasks.runs.history import read_record
-from nbrl.tasks.runs.lease import BEAT_S, Writer
+from nbrl.tasks.runs.lease import BEAT_S
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync
 from tests.clouds import Proxy, s3_server

@@ -51,10 +51,10 @@ from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.samplers import Sampler
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.lease import Writer, writing
+from nbrl.tasks.runs.opening import opened
 from nbrl.tasks.runs.preflight import prepared
-from nbrl.tasks.runs.run import opened
 from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.runs.writer import Writer, writing
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
 from tests.tasks.queues import LocalQueue

@@ -17,12 +17,12 @@ from nbrl.tasks.errors import ConfigError, RunError, StoppedError, TakenOverErro
 from nbrl.tasks.layout.runs import RUNS, name_of
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
-from nbrl.tasks.runs.lease import writing
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import dispensable, prune
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.runs.writer import writing
 
 SHOWN = 1000  # lines of the page
 

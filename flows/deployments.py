@@ -19,8 +19,9 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.prepare.preflight import load as load_preparation
+from nbrl.tasks.runs.opening import continued
 from nbrl.tasks.runs.recipes import load, trusted_config
-from nbrl.tasks.runs.run import check_continues, checked_name, find_run, known_run
+from nbrl.tasks.runs.run import checked_name, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
 USUAL = {"train": None, "evaluate": "0 2 * * *", "prepare": "0 4 * * sun", "clean": "0 4 * * sun"}
@@ -71,8 +72,7 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
         config = trusted_config(storage, run, options.overrides, options.trust)
     made = []
     if options.kind != "evaluate":
-        if (known := find_run(storage, run)) is not None:
-            check_continues(storage, known, config)
+        continued(storage, run, config)
         made.append(deployment(deployed.train, run, train, options.cron, run))
     if options.kind != "train":
         evaluate = EvaluationRequest(model=run, root=root, overrides=options.overrides if alone else ())

@@ -25,11 +25,11 @@ from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
 from nbrl.tasks.runs import epochs
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.lease import Writer, writing
-from nbrl.tasks.runs.run import opened
+from nbrl.tasks.runs.opening import opened
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.runs.warnings import review, warnings_of
+from nbrl.tasks.runs.writer import Writer, writing
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.start import evaluation_services

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from nbrl.flows.display.training import show
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.runs.history import Record, policy_after
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.runs.sweep import sweep_stage
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.services.services import Services
 
 

@@ -9,8 +9,8 @@ from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.logs import RunLog
+from nbrl.tasks.runs.writer import Writer
 
 EVERY_S = 5.0
 SERVICES = ("engine-*.log", "ray*.log")

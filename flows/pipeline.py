@@ -16,8 +16,8 @@ from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.nodes.select import retire, sample, select
 from nbrl.tasks.nodes.update import advantage, nothing_to_gain, update
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, published_mismatch, sampler_of
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.selection.judge import no_signal
 from nbrl.tasks.services.concurrently import all_of, beside, settled
 from nbrl.tasks.services.progress import Busy

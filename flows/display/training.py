@@ -8,7 +8,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.tracking_address import SERVERS, database
 from nbrl.tasks.rollout.chunks import places_of
 from nbrl.tasks.runs.history import Record, skipped_in_row
-from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.services.services import Services
 
 EXAMPLES = 3  # trajectories on the page of a run

@@ -18,7 +18,8 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
 from nbrl.tasks.layout.runs import layout_of
 from nbrl.tasks.runs.kept import fitting
-from nbrl.tasks.runs.run import find_run, stored_config
+from nbrl.tasks.runs.opening import stored_config
+from nbrl.tasks.runs.run import find_run
 
 # Beside the page's own: nothing is loaded from elsewhere, and no other page shows these in a frame.
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}

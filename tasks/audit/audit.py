@@ -24,8 +24,9 @@ from nbrl.tasks.runs.history import (
     sampler_of,
 )
 from nbrl.tasks.runs.kept import UNFIT, misfit, read_kept
+from nbrl.tasks.runs.opening import sources_of
 from nbrl.tasks.runs.results import NodeResult, results_of
-from nbrl.tasks.runs.run import Run, sources_of
+from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 
 

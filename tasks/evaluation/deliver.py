@@ -14,8 +14,9 @@ from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout, name_of
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.pins import champion, recorded
-from nbrl.tasks.runs.run import find_run, known_run, stored_config
+from nbrl.tasks.runs.run import find_run, known_run
 from nbrl.tasks.tracking.evaluations import DIGEST, EVALUATION, PARENT_ID, PARENT_NAME, REPORT, TABLE, log_answers
 from nbrl.tasks.tracking.parameters import RUN_ID, facts
 

@@ -109,17 +109,6 @@ def _keys(storage: Storage, run: RunLayout) -> list[str]:
     return [key for _, key in sorted((int(match[1]), key) for match, key in matches)]
 
 
-def others_began(storage: Storage, run: RunLayout) -> bool:
-    """Return whether a process other than this one may have taken an epoch of the run."""
-    for key in storage.list(run.epochs):
-        try:
-            if Epoch.model_validate(storage.read_json(key)).process != identity():
-                return True
-        except (MissingError, DamagedError, ValidationError):
-            return True
-    return False
-
-
 def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | None:
     """Return the first and the newest start of a run; None if they are unknown."""
     keys = _keys(storage, run)

@@ -28,8 +28,9 @@ from nbrl.tasks.reward.rules.rule import OWN
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
 from nbrl.tasks.runs.gpu_memory import check_fits
+from nbrl.tasks.runs.opening import continued
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Kind, Prepared, check_continues, find_run
+from nbrl.tasks.runs.run import Kind, Prepared
 
 SHOWN_CHARS = 300  # of a library's message
 PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits
@@ -55,9 +56,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         raise ConfigError(str(error)) from error
     if storage.is_local:
         check_makeable("storage.root", expanded(config.storage.root))
-    begun = None if run is None else find_run(storage, run, kind)
-    if begun is not None:
-        check_continues(storage, begun, config)
+    begun = None if run is None else continued(storage, run, config, kind)
     data = begun.layout.data if begun else DataLayout(questions) if questions else None
     contents = data and stored.contents(storage, data, config.environments)
     tables = None

@@ -18,8 +18,9 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import is_mapping
 from nbrl.tasks.runs.decisive import members as members_of
 from nbrl.tasks.runs.epochs import newest_settings
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.recipe_tree import RecipeTree
-from nbrl.tasks.runs.run import Kind, known_run, stored_config
+from nbrl.tasks.runs.run import Kind, known_run
 from nbrl.tasks.runs.trust import check_trusted
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"

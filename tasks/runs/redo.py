@@ -12,10 +12,10 @@ from nbrl.tasks.layout.stages import is_chunk, of_node
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.kept import read_kept
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.orders import can_train_on
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.writer import Writer
 
 SAMPLING = ("", "sample", "rollout", "reward", "select", "retire")  # and what may ask for another round
 NODES = ("sample", "rollout", "reward", "select", "retire", "advantage", "update", "record")

@@ -1,26 +1,19 @@
 """A run on storage: its identity and its configuration."""
 
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from nbrl.infra.closed import ClosedModel
-from nbrl.infra.errors import DamagedError, InfraError, StorageError
+from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
-from nbrl.tasks.errors import ConfigError, OtherFormatError, did_you_mean, fault_in_words
+from nbrl.tasks.errors import ConfigError, OtherFormatError, did_you_mean
 from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, RunLayout, layout_of, name_of
-from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.decisive import differences, digest
-from nbrl.tasks.runs.epochs import others_began
-from nbrl.tasks.runs.trust import remember
 
 Kind = Literal["runs", "evaluations"]
 DIGITS = 20  # shown of another format's number
@@ -144,130 +137,5 @@ def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
     return ConfigError(f"there is no {what} {name!r} in {root}; {did_you_mean(name, names)}")
 
 
-def drop_if_empty(run: Run, storage: Storage) -> None:
-    """Delete a run that ended before it did anything, so that its name is free again.
-
-    A process that continues a run takes its epoch first and looks for the identity then. This one deletes the identity first and
-    looks for such epochs then, so that at least one of the two sees the other.
-    """
-    layout = run.layout
-    if others_began(storage, layout) or storage.list(layout.iterations) or storage.list(layout.evaluations):
-        return
-    storage.delete(layout.identity)
-    if others_began(storage, layout):
-        storage.create_json(layout.identity, run.model_dump(mode="json"))
-        return
-    storage.delete(layout.folder)
-
-
 def removed_meanwhile(layout: RunLayout) -> InfraError:
     return InfraError(f"{layout.title} was removed by another process while it was opened; try again")
-
-
-@contextmanager
-def opened(prepared: Prepared, name: str, storage: Storage, kind: Kind = RUNS, policy: str | None = None) -> Iterator[Run]:
-    """Open a run as `open_run` does. A run that this process created and that an error leaves empty is deleted."""
-    questions = prepared.questions
-    run, created = open_run(prepared.config, name, storage, prepared.take(), questions, kind, policy)
-    with _dropped_if_empty(run, storage, created):
-        yield run
-
-
-@contextmanager
-def _dropped_if_empty(run: Run, storage: Storage, created: bool) -> Iterator[None]:
-    """Delete a run that this process created if an error leaves it empty."""
-    try:
-        yield
-    except BaseException:
-        if created:
-            with suppress(StorageError):  # it hides no error; the next run of this name deletes what is left
-                drop_if_empty(run, storage)
-        raise
-
-
-def open_run(
-    config: RunConfig,
-    name: str,
-    storage: Storage,
-    loaded: Mapping[str, Tables] | None = None,
-    questions: str = "",
-    kind: Kind = RUNS,
-    policy: str | None = None,
-) -> tuple[Run, bool]:
-    """Return the run, or evaluation, of this name with its data, and whether it was created now.
-
-    Of several processes that try, exactly one creates it. `policy` is the digest of the model; by default it is that of the files
-    of `policy.path`.
-
-    `loaded` is what the environments give; without it, it is copied from the folder `questions` of another run, or loaded unless
-    it is on storage. Raises ConfigError when the run exists with another configuration.
-    """
-    run = Run(
-        name=name,
-        kind=kind,
-        run_id=uuid.uuid4().hex,
-        config_digest=digest(config),
-        seed=config.seed,
-        recipe=config.name,
-        policy=content_digest(fetch(config.policy)) if policy is None else policy,
-        sources=sources_of(config),
-        config=config.model_dump(mode="json"),
-    )
-    earlier = find_run(storage, name, kind)
-    created = earlier is None and storage.create_json(run.layout.identity, run.model_dump(mode="json"))
-    if not created:
-        earlier = earlier or find_run(storage, name, kind)
-        if earlier is None:
-            raise removed_meanwhile(run.layout)
-        check_continues(storage, earlier, config, run.policy)
-        run = earlier
-    remember(config)
-    with _dropped_if_empty(run, storage, created):
-        if created:  # what a run of this name left that was dropped only in part
-            kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of a process that continues this one already
-            storage.delete_keys(key for key in storage.list(run.layout.folder) if not key.startswith(kept))
-        stored.write(config.environments, storage, run.layout.data, loaded, questions)
-        storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
-    return run, created
-
-
-def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: str = "") -> None:
-    """Raises ConfigError where a setting that decides results, or code that scores, is not what the run began with.
-
-    `policy` is the digest of the initial model's files, which is compared too if given.
-    """
-    what = earlier.kind.removesuffix("s")
-    differing = differences(stored_config(storage, earlier), config, what)
-    if policy and earlier.policy != policy:
-        differing.append(f"policy.path {config.policy.path} holds another model than it began with")
-    now = sources_of(config)
-    gone = [name for name in earlier.sources if name in config.environments and name not in now]
-    differing += [
-        f"the source of environments.{name} has changed since it began"
-        for name, source in now.items()
-        if earlier.sources.get(name, source) != source
-    ]
-    if gone and not differing:
-        raise ConfigError(
-            f"the code of environments.{gone[0]}, which scores, is not found on this machine; bring it back, as it was when "
-            f"{earlier.layout.title} began, to a folder on PYTHONPATH"
-        )
-    if differing:
-        raise ConfigError(
-            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing)}; choose another "
-            f"--{'name' if earlier.kind == EVALUATIONS else 'run name'}, or the same settings to continue it"
-        )
-
-
-def sources_of(config: RunConfig) -> dict[str, str]:
-    """Return the SHA-256 of the source of each environment that has one of its own."""
-    return {name: source for name, each in config.environments.items() if (source := each.source())}
-
-
-def stored_config(storage: Storage, run: Run) -> RunConfig:
-    """Return the configuration that a run began with; what has come since is at its default. Raises ConfigError."""
-    try:
-        return RunConfig.model_validate(run.config)
-    except ValidationError as error:
-        where = storage.uri(run.layout.identity)
-        raise ConfigError(f"{where} is no configuration of this version: {fault_in_words(error)}; name another run") from error

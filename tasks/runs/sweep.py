@@ -13,12 +13,12 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import commit
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.kept import read_kept
-from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.retention import delete_late_states
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.writer import Writer, writing
 
 UPDATE = "/nodes/update-"
 NEWEST = 2  # finished iterations that are looked at once more

@@ -116,13 +116,13 @@ async def _loaded(learner: LearnerService, progress: Progress) -> None:
 
 
 def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
+    """Return the delivery to MLflow, which is to be started once the services are up: a start that fails is no run there."""
     tracking = Tracking(config.tracking, home)
     storage = Storage(config.storage)
     sinks = sinks_of(config.tracking, storage, run)
     delivery = Delivery(run.name, MlflowSync(config, storage, run, tracking), tracking, progress.say, sinks)
     epoch = newest(storage, run.layout)
     stack.push(lambda kind, error, trace: delivery.finish(_ending(storage, run, epoch, error)))
-    delivery.start()
     return delivery
 
 
@@ -179,6 +179,7 @@ async def training_services(
         async with errors_wait_for(loading, DECIDED_S, curable), health:
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
+            delivery.start()
             yield Services(config, storage, cache, progress, engines, pools, Training(learner, delivery, source))
 
 

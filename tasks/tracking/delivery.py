@@ -50,6 +50,7 @@ class Delivery:
         self._wake, self._warned = threading.Event(), set[str]()
         self._end: Ending | None = None
         self._behind = False  # whether the last delivery to MLflow failed
+        self._begins = True  # whether MLflow gets the run if it has not got it
         self._thread = threading.Thread(target=self._work, name="delivery", daemon=True)
 
     def start(self) -> None:
@@ -61,13 +62,20 @@ class Delivery:
         self._wake.set()
 
     def finish(self, ending: Ending) -> None:
-        """Deliver what is left, end MLflow's run with this status and reason, and say what could not be delivered."""
+        """Deliver what is left, end MLflow's run with this status and reason, and say what could not be delivered.
+
+        A delivery that was not started ends a run that MLflow has from an earlier start, and begins none.
+        """
         self._end = ending
+        if self._thread.ident is None:
+            self._begins = False
+            self._thread.start()
         self._wake.set()
         self._thread.join(END_S)
         if self._thread.is_alive() or self._behind:
             count = self._sync.behind()
-            what = f"{count} iterations of run {self._run!r} are" if count else f"the summary of run {self._run!r} is"
+            rest = "summary" if ending.status == "FINISHED" else "end"
+            what = f"{count} iterations of run {self._run!r} are" if count else f"the {rest} of run {self._run!r} is"
             self._say(
                 f"nbrl: {what} not delivered to MLflow at {self._tracking.uri}; nothing is lost: `nbrl track {self._run}` "
                 "delivers what is missing"
@@ -78,8 +86,10 @@ class Delivery:
             self._wake.wait(RETRY_S if self._behind else None)
             self._wake.clear()
             ending = self._end  # read before the delivery, so that nothing written before it is missed
-            fill(self._sinks, self._warn, last=ending is not None)
             try:
+                if not self._begins and not self._sync.is_begun():
+                    return
+                fill(self._sinks, self._warn, last=ending is not None)
                 self._sync.catch_up()
                 if ending is None:
                     self._tracking.machine.watch()

@@ -76,6 +76,10 @@ class MlflowSync:
         if ending.status == "FINISHED" and (mark := _summary_mark(self._storage, self._run)):
             self._storage.write_json(self._run.layout.delivered, {"summary": mark, "uri": self._tracking.uri})
 
+    def is_begun(self) -> bool:
+        """Return whether MLflow has the run."""
+        return bool(self._tracking.id_of(self._run.name, identity(self._run)))
+
     def is_finished(self) -> bool:
         """Return whether the run has a summary."""
         return bool(_summary_mark(self._storage, self._run))

@@ -16,8 +16,9 @@ from nbrl.tasks.environments import stored as data
 from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.history import Record, finished, read_record
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.results import NodeResult, results_of
-from nbrl.tasks.runs.run import Run, known_run, stored_config
+from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.runs.scope import Artifact
 from tests.durability.crash_lab import RUN
 

@@ -15,8 +15,9 @@ from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.audit.recompute import sampled_from
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.runs.history import Record, newest_record, read_record
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.results import evaluation_of
-from nbrl.tasks.runs.run import known_run, stored_config
+from nbrl.tasks.runs.run import known_run
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import DIED, LAG, RUN, Lab
 from tests.durability.crash_tracking import FileTracking

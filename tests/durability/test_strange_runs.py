@@ -32,7 +32,6 @@ from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import check_unbroken, read_record
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.recipes import resumed_config, trusted_config
 from nbrl.tasks.runs.redo import put_aside
@@ -40,6 +39,7 @@ from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync, deliver
 from nbrl.tasks.tracking.promote import promote
 from tests.durability.conftest import Labs

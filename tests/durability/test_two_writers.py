@@ -14,7 +14,8 @@ import pytest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.runs.run import known_run, stored_config
+from nbrl.tasks.runs.opening import stored_config
+from nbrl.tasks.runs.run import known_run
 from tests.clouds import s3_server
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN, Lab

@@ -9,7 +9,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.run import known_run, stored_config
+from nbrl.tasks.runs.opening import stored_config
+from nbrl.tasks.runs.run import known_run
 
 
 def record(storage: Storage, run: str, iteration: int) -> Record:

@@ -14,9 +14,10 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import CheckpointSettings, RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.lease import last_ending, writing
+from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.writer import writing
 from tests.tasks.checkpoint_lab import RUN, made, numbers
 from tests.tasks.comparison.made import ended
 from tests.tasks.comparison.made import run as other_run

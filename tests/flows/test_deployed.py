@@ -26,7 +26,7 @@ from nbrl.flows import deployed
 from nbrl.flows.deployed import TrainOrder
 from nbrl.infra.errors import EngineError
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.runs.lease import writing
+from nbrl.tasks.runs.writer import writing
 from nbrl.tasks.runs.run import known_run
 from prefect import flow, get_client
 

@@ -13,8 +13,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.subject import model_folder
 from nbrl.tasks.layout.runs import EVALUATIONS
 from nbrl.tasks.model_folder.source import content_digest
+from nbrl.tasks.runs.opening import check_continues, open_run
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import check_continues, open_run
 from tests.agent.tool_server import Said, serving
 
 MODELS = Said({"data": [{"id": "grader"}]})

@@ -10,8 +10,8 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import Lease
+from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.preflight import prepared
-from nbrl.tasks.runs.run import open_run
 from tests.flows.typed import nbrl
 
 pytestmark = pytest.mark.process

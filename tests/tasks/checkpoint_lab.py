@@ -7,10 +7,10 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.checkpoints import RESULT, TOKEN_LOGPROBS
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
+from nbrl.tasks.runs.writer import Writer
 from tests.tasks.storing import keep
 
 CONFIG = load("tiny-cpu")

@@ -10,8 +10,9 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError, TakenOverError
 from nbrl.tasks.runs.ending import SILENT, STOPPED, Ending, ending_of
 from nbrl.tasks.runs.epochs import Epoch, without_passwords
-from nbrl.tasks.runs.lease import Lease, last_ending, writing
+from nbrl.tasks.runs.lease import Lease, last_ending
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.writer import writing
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 

@@ -16,8 +16,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.evaluate import first_of_each
 from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import open_run
 
 LAYOUT = DataLayout("data")
 

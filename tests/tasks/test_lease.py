@@ -14,11 +14,13 @@ from nbrl.infra.errors import HeldError, InfraError
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError, TakenOverError
-from nbrl.tasks.runs import epochs, lease
+from nbrl.tasks.runs import lease, writer
 from nbrl.tasks.runs.ending import SILENT, Ending
 from nbrl.tasks.runs.epochs import check_newest, newest, take
-from nbrl.tasks.runs.lease import Lease, check_free, last_ending, writing
-from nbrl.tasks.runs.run import Run, drop_if_empty, find_run
+from nbrl.tasks.runs.lease import Lease, check_free, last_ending
+from nbrl.tasks.runs.opening import drop
+from nbrl.tasks.runs.run import Run, find_run
+from nbrl.tasks.runs.writer import writing
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 ELSEWHERE = "another-machine/boot/pid:[1]/77/123"
@@ -33,8 +35,8 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_S", 0.02)
-    monkeypatch.setattr(lease, "POLL_S", 0.01)
+    monkeypatch.setattr(writer, "BEAT_S", 0.02)
+    monkeypatch.setattr(writer, "POLL_S", 0.01)
 
 
 def held_by(storage: Storage, process: str, age: float = 0.0, ended: bool = False) -> Lease:
@@ -111,14 +113,13 @@ def test_an_empty_run_is_not_dropped_under_a_process_that_begins_it(storage: Sto
     def meanwhile(self: Storage, key: str) -> None:
         monkeypatch.setattr(Storage, "delete", delete)
         begun.append(held_by(self, ELSEWHERE).epoch.name)
-        monkeypatch.setattr(epochs, "identity", lambda: "this one")
         delete(self, key)
 
     begun: list[str] = []
     monkeypatch.setattr(Storage, "delete", meanwhile)
-    drop_if_empty(RUN, storage)
+    assert not drop(RUN, storage, [])
     assert find_run(storage, "r") == RUN
-    drop_if_empty(RUN, storage)
+    assert not drop(RUN, storage, [])
     assert find_run(storage, "r") == RUN
     assert newest(storage, RUN.layout) == begun[0]
 

@@ -233,6 +233,24 @@ def test_a_dead_server_is_one_warning_and_nothing_waits_for_it(
     assert sorted(has(tmp_path)["models"]) == ["000001-r"]
 
 
+def test_a_start_that_fails_before_its_services_are_up_is_no_run_in_mlflow_and_ends_one_that_is_there(
+    storage: Storage, tmp_path: Path
+) -> None:
+    said = list[str]()
+
+    def failed() -> None:
+        tracking: Any = FileTracking(tmp_path / "mlflow.json")
+        Delivery("r", MlflowSync(CONFIG, storage, RUN, tracking), tracking, said.append).finish(Ending("FAILED", "no Ray"))
+
+    failed()
+    assert not (tmp_path / "mlflow.json").exists()
+    books(storage, tmp_path).catch_up()
+    assert has(tmp_path)["status"] == "RUNNING"
+    failed()
+    assert has(tmp_path)["status"] == "FAILED"
+    assert said == []
+
+
 def test_what_could_not_be_delivered_is_counted_at_the_end(storage: Storage, tmp_path: Path) -> None:
     tracking: Any = Unreachable(tmp_path / "mlflow.json")
     tracking.refused = 10**9

@@ -19,7 +19,6 @@ from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.orders import can_train_on, has_state
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
@@ -27,6 +26,7 @@ from nbrl.tasks.runs.results import evaluated_updates, results_of, scores_of
 from nbrl.tasks.runs.retention import complete, kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.services.start import _check_checkpoint
 from tests.clouds import FolderCloud
 from tests.tasks import checkpoint_lab

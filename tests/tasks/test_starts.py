@@ -12,9 +12,9 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.opening import opened
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.recipes import resumed_config
-from nbrl.tasks.runs.run import opened
 from nbrl.tasks.runs.warnings import review
 
 

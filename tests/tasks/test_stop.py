@@ -9,17 +9,18 @@ import pytest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError, StoppedError
 from nbrl.tasks.layout.runs import EVALUATIONS
-from nbrl.tasks.runs import lease, stop
+from nbrl.tasks.runs import stop, writer
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.lease import Lease, holder, writing
+from nbrl.tasks.runs.lease import Lease, holder
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.writer import writing
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_S", 0.02)
+    monkeypatch.setattr(writer, "BEAT_S", 0.02)
     monkeypatch.setattr(stop, "POLL_S", 0.01)
 
 

@@ -16,8 +16,9 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load, trusted_config
-from nbrl.tasks.runs.run import find_run, open_run
+from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.trust import OWN, REACHING
 
 MCP = ["rollout.tools.mcp.tool.command=[touch, made]", "rollout.tools.default=[tool]"]

@@ -28,8 +28,8 @@ from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.learner.step.proving import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import open_run
 from tests.flows.typed import nbrl
 from tests.tasks.storing import stored
 

@@ -13,19 +13,23 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from nbrl.infra.errors import StorageError
+from nbrl.infra.errors import InfraError, StorageError
 from nbrl.infra.manifest import part_digest, write_manifest
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, NothingLearnedError, OtherFormatError
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Summary, finished
+from nbrl.tasks.runs.lease import last_ending
+from nbrl.tasks.runs.opening import continued, drop, open_run, opened
 from nbrl.tasks.runs.recipes import load, resumed_config
 from nbrl.tasks.runs.results import inputs_of, key_of, node_steps, result_of
-from nbrl.tasks.runs.run import Prepared, drop_if_empty, find_run, open_run, opened
+from nbrl.tasks.runs.run import Prepared, Run, find_run, known_run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
+from nbrl.tasks.runs.writer import writing
 from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Reads, Services
 from tests.tasks.nodes.doubles import OURS, SCOPE, DoubleProgress, services
@@ -60,7 +64,7 @@ def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
     run = open_run(config, "a", storage)[0]
     assert open_run(config, "a", storage)[0] == run == find_run(storage, "a")
     assert storage.read_table("runs/a/data/train.parquet").num_rows == 8
-    drop_if_empty(run, storage)
+    assert drop(run, storage, [])
     assert storage.list("runs") == []
     assert open_run(config, "a", storage)[0].run_id != run.run_id  # a new run of the old name shares no result with it
 
@@ -159,6 +163,50 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
         resumed_config(storage, "b", [])
     with pytest.raises(ConfigError, match=r"storage\.root is .*elsewhere but run 'a' is in .*; leave it out, or copy"):
         resumed_config(storage, "a", ["storage.root=elsewhere"])
+
+
+def test_a_start_that_failed_before_it_made_anything_leaves_a_run_that_other_settings_replace(tmp_path: Path) -> None:
+    storage, config = services(tmp_path).storage, load("tiny-cpu", SMALL)
+    other = load("tiny-cpu", [*SMALL, "update.lr=0.5"])
+
+    def failed(name: str) -> Run:
+        async def begin() -> None:
+            with opened(Prepared(config=config), name, storage) as run:
+                async with writing(run, storage, take_over=False, say=print):
+                    if not name.startswith("failed"):
+                        storage.write_json(f"{run.layout.iterations}/000000/nodes/sample.json", {})
+                    raise StorageError("no Ray")
+
+        with pytest.raises(StorageError):
+            asyncio.run(begin())
+        return known_run(storage, name)
+
+    run = failed("failed")
+    assert last_ending(storage, run.layout)[0] == Ending("FAILED", "no Ray")
+    assert continued(storage, "failed", config) == run
+    assert continued(storage, "failed", other) is None
+    replaced, created = open_run(other, "failed", storage)
+    assert created
+    assert (replaced.run_id == run.run_id, storage.list(run.layout.epochs), storage.list(run.layout.logs)) == (False, [], [])
+    assert known_run(storage, "failed") == replaced
+    begun = failed("begun")
+    for name in ("begun", "failed"):  # the second has no start yet, and may be that of another process
+        with pytest.raises(ConfigError, match="exists with another configuration"):
+            open_run(config if name == "failed" else other, name, storage)
+    assert known_run(storage, "begun") == begun
+
+
+def test_a_process_whose_run_was_replaced_meanwhile_does_not_begin(tmp_path: Path) -> None:
+    storage, config = services(tmp_path).storage, load("tiny-cpu", SMALL)
+    run, _ = open_run(config, "a", storage)
+    storage.write_json(run.layout.identity, run.model_copy(update={"run_id": "another"}).model_dump(mode="json"))
+
+    async def begin() -> None:
+        async with writing(run, storage, take_over=False, say=print):
+            pass
+
+    with pytest.raises(InfraError, match="was removed by another process while it was opened"):
+        asyncio.run(begin())
 
 
 def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(

@@ -14,10 +14,10 @@ from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes.record import Timing, ages, lengths, record, seconds_of, times
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.history import read_record
-from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
+from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.services.services import Services
 from tests.tasks.checkpoint_lab import CONFIG
 from tests.tasks.nodes.doubles import OURS, SCOPE, prompts, services

@@ -11,8 +11,8 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.manifest import write_manifest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load as load_training
-from nbrl.tasks.runs.run import open_run
 from nbrl.tasks.warmstart.orders import check
 from nbrl.tasks.warmstart.recipe import WarmstartArguments, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
