@@ -13,13 +13,13 @@ from prefect.deployments.runner import RunnerDeployment
 
 from nbrl.flows import deployed
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
-from nbrl.flows.deployments import DeployOptions, deployment, deployments_of
+from nbrl.flows.deployments import SLUG, DeployOptions, deployment, deployments_of
 from nbrl.infra import prefect_server
 
 FILE = Path(__file__).parent.parent / "prefect.yaml"
 HEAD = """\
 # Deployments of nbrl for `prefect deploy --all`, to be edited; first `prefect work-pool create nbrl --type process`. The command
-# `nbrl deploy` registers the same ones from its options, checks them first, and makes the pool and, with --webhook, the
+# `nbrl deploy` registers the same ones from its options, checks them first, and makes the pool and the
 # automations, for which this file has no place. docs/schedule.md explains them. Written by docs/deployments.py.
 """
 
@@ -48,7 +48,7 @@ def declared(each: RunnerDeployment) -> dict[str, object]:
         "entrypoint": f"flows/deployed.py:{each.flow_name}",
         "tags": each.tags,
         "parameters": each.parameters,
-        **({"schedules": [{"cron": cron} for cron in crons]} if crons else {}),
+        **({"schedules": [{"cron": cron, "slug": SLUG} for cron in crons]} if crons else {}),
         "concurrency_limit": {"limit": 1, "collision_strategy": each.concurrency_options.collision_strategy.value},
     }
 

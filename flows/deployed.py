@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import State, flow, get_client
-from prefect.client.schemas.objects import FlowRunPolicy
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 from pydantic import Field
@@ -25,8 +24,10 @@ from nbrl.flows import clean as cleaning
 from nbrl.flows import evaluate as evaluation
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
+from nbrl.flows.attempts import given_up, retried
 from nbrl.flows.display.terminal import say
 from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
+from nbrl.flows.upkeep import kept_true, label
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError
 from nbrl.infra.process.identity import end_with_parent
@@ -41,7 +42,6 @@ from nbrl.tasks.services.restarts import curable, first_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
-RETRIES, FIRST_WAIT_S, FACTOR = 3, 60, 4  # after 1, 4 and 16 minutes
 
 
 class TrainOrder(ClosedModel):
@@ -74,29 +74,36 @@ class PrepareOrder(ClosedModel):
     home: str = Field(".nbrl", description="folder of the local servers' state and logs")
 
 
-def _visibly(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | State[Any]]]:
+def visibly(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | State[Any]]]:
     """Return the work as that of a flow run: what is no failure ends as Cancelled with a sentence, and only what can pass is
-    tried again.
+    tried again, by a flow run of its own.
     """
 
     @wraps(work)
     async def visible(*given: P.args, **options: P.kwargs) -> T | State[Any]:
         end_with_parent()
-        try:
-            return await work(*given, **options)
-        except (HeldError, StoppedError) as error:
-            say(first_line(error))
-            return Cancelled(name="Skipped" if isinstance(error, HeldError) else "Stopped", message=first_line(error))
-        except Exception as error:
-            say(str(error), "red")
-            await _choose_retries(error)
-            raise
+        async with get_client() as client:
+            run = await client.read_flow_run(flow_run.id)
+            await label(client, run.id)
+            if state := await given_up(client, run):
+                return state
+            async with kept_true(*filter(None, [run.deployment_id])):
+                try:
+                    return await work(*given, **options)
+                except (HeldError, StoppedError) as error:
+                    say(first_line(error))
+                    return Cancelled(name="Skipped" if isinstance(error, HeldError) else "Stopped", message=first_line(error))
+                except Exception as error:
+                    say(str(error), "red")
+                    if curable(error) and (state := await retried(client, run, error)):
+                        return state
+                    raise
 
     return visible
 
 
-@flow(name="train", flow_run_name="train {order.run}", retries=RETRIES, persist_result=False)
-@_visibly
+@flow(name="train", flow_run_name="train {order.run}", persist_result=False)
+@visibly
 async def train(order: TrainOrder) -> str:
     """Begin or continue a training run, as `nbrl train` and `nbrl resume` do."""
     start = await asyncio.to_thread(order.start)
@@ -104,15 +111,15 @@ async def train(order: TrainOrder) -> str:
     return f"{summary.iterations} iterations"
 
 
-@flow(name="evaluate", flow_run_name="evaluate {order.model}", retries=RETRIES, persist_result=False)
-@_visibly
+@flow(name="evaluate", flow_run_name="evaluate {order.model}", persist_result=False)
+@visibly
 async def evaluate(order: EvaluationRequest, take_over: bool = False) -> str:
     """Evaluate a model, by default the newest checkpoint of a run, as `nbrl evaluate` does. One that is finished is found."""
     return (await evaluation.evaluate.fn(order, take_over)).name
 
 
-@flow(name="prepare", flow_run_name="prepare {order.folder.name}", retries=RETRIES, persist_result=False)
-@_visibly
+@flow(name="prepare", flow_run_name="prepare {order.folder.name}", persist_result=False)
+@visibly
 async def prepare(order: PrepareOrder) -> str:
     """Make questions to train on, as `nbrl prepare` does."""
     settings, folder = load(order.recipe, order.overrides), expanded(order.folder).absolute()
@@ -122,17 +129,7 @@ async def prepare(order: PrepareOrder) -> str:
 
 
 @flow(name="clean", flow_run_name="clean {order.root}", persist_result=False)
-@_visibly
+@visibly
 async def clean(order: cleaning.CleanOrder) -> str:
     """Delete the checkpoints that no retention keeps, and what ended processes left."""
     return f"{len(await cleaning.clean.fn(order))} objects and checkpoints"
-
-
-async def _choose_retries(error: Exception) -> None:
-    """Let Prefect try again what new processes can cure, later each time, and nothing else."""
-    async with get_client() as client:
-        run = await client.read_flow_run(flow_run.id)
-        policy = FlowRunPolicy(retries=0)
-        if curable(error):
-            policy = FlowRunPolicy(retries=RETRIES, retry_delay=FIRST_WAIT_S * FACTOR ** (run.run_count - 1))
-        await client.update_flow_run(run.id, empirical_policy=policy)

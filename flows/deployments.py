@@ -1,11 +1,13 @@
 """The deployments of nbrl: what a schedule, a worker or Prefect's form can start. prefect.yaml is written from them."""
 
 import asyncio
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.schedules import Cron
 from pydantic import BaseModel, Field
 
 from nbrl.agent.text import check_address
@@ -25,7 +27,7 @@ from nbrl.tasks.runs.run import checked_name, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
 USUAL = {"train": None, "evaluate": "0 2 * * *", "prepare": "0 4 * * sun", "clean": "0 4 * * sun"}
-TAG = "nbrl"
+TAG, SLUG = "nbrl", "cron"  # a schedule that has a slug is changed in place
 FIELDS = 5  # of a cron line
 
 
@@ -112,7 +114,8 @@ def deployment(flow: Any, name: str, order: BaseModel, cron: str = "", run: str 
     return RunnerDeployment.from_flow(
         flow,
         name,
-        cron=cron or USUAL[flow.name],
+        schedules=[Cron(line, slug=SLUG)] if (line := cron or USUAL[flow.name]) else [],
+        version=version("nbrl"),
         parameters={"order": order.model_dump(mode="json", exclude_unset=True)},
         tags=[TAG, run] if run else [TAG],
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),

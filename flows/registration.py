@@ -1,17 +1,15 @@
-"""Registers deployments, and the automations that report of them, at a Prefect server."""
+"""Registers deployments at a Prefect server, and serves them."""
 
 import asyncio
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 from prefect import get_client
-from prefect.automations import Automation
-from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import (
@@ -22,19 +20,17 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.deployments.runner import RunnerDeployment
-from prefect.events import CallWebhook, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
+from prefect.states import Cancelled
 
-from nbrl.flows.deployments import TAG
-from nbrl.flows.evaluate import WORSE
+from nbrl.flows.upkeep import kept_true, tidy
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import ServerError
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.services.restarts import first_line
 
 POOL = re.compile(r"\w[\w.-]*")
-FAILED = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
 QUERY_S = 5.0
 
 
@@ -53,7 +49,7 @@ async def register(deployments: list[RunnerDeployment], pool: str, folder: Path)
             each.job_variables = {"env": prefect_server.CLIENT}
             if kind == "process":
                 each.job_variables["working_dir"] = str(folder)
-            await apply(client, each)
+            await settled(client, await each.aapply(), each)
     return kind
 
 
@@ -69,19 +65,16 @@ def answered() -> Iterator[None]:
         ) from error
 
 
-async def apply(client: PrefectClient, deployment: RunnerDeployment) -> None:
-    """Create the deployment, or change it to what it shall be; without a schedule it loses the one it had, and what was due."""
-    identity = await deployment.aapply()
+async def settled(client: PrefectClient, identity: UUID, deployment: RunnerDeployment) -> UUID:
+    """Return the id of a deployment that was created or changed, after its due flow runs are those of its schedule alone.
+
+    Its schedule was changed in place, by its slug. Without a schedule it loses the one it had.
+    """
     if not deployment.schedules:
         for schedule in await client.read_deployment_schedules(identity):
             await client.delete_deployment_schedule(identity, schedule.id)
-        due = FlowRunFilter(
-            deployment_id=FlowRunFilterDeploymentId(any_=[identity]),
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-        )
-        while runs := [run for run in await client.read_flow_runs(flow_run_filter=due) if run.auto_scheduled]:
-            for run in runs:
-                await client.delete_flow_run(run.id)
+    await tidy(client, await client.read_deployment(identity))
+    return identity
 
 
 async def _pool(client: PrefectClient, name: str) -> str:
@@ -91,33 +84,6 @@ async def _pool(client: PrefectClient, name: str) -> str:
         return (await client.create_work_pool(WorkPoolCreate(name=name, type="process"))).type
 
 
-async def report_to(url: str) -> None:
-    """Have Prefect POST to `url` when a flow run of nbrl failed, and when an evaluation was worse than the champion's."""
-    block = await Webhook(url=url).asave("nbrl-reports", overwrite=True)
-    related = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
-    failed = EventTrigger(expect=FAILED, match_related=related, posture=Posture.Reactive, threshold=1, within=timedelta(0))
-    worse = EventTrigger(expect={WORSE}, posture=Posture.Reactive, threshold=1, within=timedelta(0))
-    triggers = {
-        "nbrl: a flow run failed": (
-            failed,
-            '{"flow_run": {{ flow_run.name | tojson }}, "state": {{ flow_run.state.message | tojson }}}',
-        ),
-        "nbrl: an evaluation is worse than the champion's": (
-            worse,
-            '{"evaluation": {{ event.resource.name | tojson }}, "success": {{ event.payload.success }}, '
-            '"champion": {{ event.payload.champion }}}',
-        ),
-    }
-    async with get_client() as client:
-        for name, (trigger, payload) in triggers.items():
-            automation = Automation(
-                name=name, trigger=trigger, actions=[CallWebhook(block_document_id=block, payload=payload)], tags=[TAG]
-            )
-            for earlier in await client.read_automations_by_name(name):
-                await client.delete_automation(earlier.id)
-            await automation.acreate()
-
-
 def serve(deployments: list[RunnerDeployment]) -> None:
     """Serve until SIGINT or SIGTERM; end the flow runs that are under way, and pause the schedules."""
     asyncio.run(_serve(deployments))
@@ -125,9 +91,17 @@ def serve(deployments: list[RunnerDeployment]) -> None:
 
 async def _serve(deployments: list[RunnerDeployment]) -> None:
     runner = Runner(name="nbrl", query_seconds=QUERY_S, limit=None, pause_on_shutdown=True)
-    for each in deployments:
-        each.paused = False
-        await runner.aadd_deployment(each)
+    async with get_client() as client:
+        served = list[UUID]()
+        for each in deployments:
+            each.paused = False
+            served.append(await settled(client, await runner.aadd_deployment(each), each))
+        async with kept_true(*served):
+            await _until_stopped(client, runner, served)
+
+
+async def _until_stopped(client: PrefectClient, runner: Runner, served: list[UUID]) -> None:
+    """Run what is due until SIGINT or SIGTERM. Raises KeyboardInterrupt then."""
     running = asyncio.create_task(runner.start())
     stopped = asyncio.Event()
     await asyncio.sleep(0)  # the runner takes SIGTERM when it starts
@@ -137,7 +111,18 @@ async def _serve(deployments: list[RunnerDeployment]) -> None:
     waiting = asyncio.create_task(stopped.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not running.done():
+        await _cancel(client, served)
         await runner.astop()
     await running
     if stopped.is_set():
         raise KeyboardInterrupt
+
+
+async def _cancel(client: PrefectClient, served: list[UUID]) -> None:
+    """Set to Cancelled what is under way, before its processes are ended: one that still starts would count as crashed."""
+    begun = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(any_=served),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])),
+    )
+    for run in await client.read_flow_runs(flow_run_filter=begun):
+        await client.set_flow_run_state(run.id, Cancelled(message="`nbrl schedule` was ended; it goes on next time"), force=True)

@@ -31,6 +31,9 @@ SERVER = {
     "PREFECT_SERVER_UI_ENABLED": "true",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    # No more flow runs ahead than are due before the next look, a minute later: most of them would be refused.
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS": "1",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_SCHEDULED_TIME": "PT2M",
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 
@@ -46,6 +49,7 @@ CLIENT = {
     "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # seconds
     "PREFECT_CLIENT_MAX_RETRIES": "6",  # after 2, 4, 8 … seconds: a server that is started again is waited for
     "DO_NOT_TRACK": "1",
 }

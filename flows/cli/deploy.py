@@ -97,13 +97,13 @@ def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment]
     """Give the deployments that the options of a command describe, and the address of Prefect's server, while it answers."""
     given = context.params
     with in_environment(checked_home(given["home"]), os.environ.get(URL, "")) as url:
+        from nbrl.flows.automations import keep_automations
         from nbrl.flows.deployments import DeployOptions, deployments_of
-        from nbrl.flows.registration import answered, report_to
+        from nbrl.flows.registration import answered
 
         deployments = deployments_of(request_of(context, DeployOptions))
         with answered():
-            if given["webhook"]:
-                asyncio.run(report_to(given["webhook"]))
+            asyncio.run(keep_automations(given["webhook"]))
             yield deployments, url
 
 

@@ -1,5 +1,7 @@
 """`nbrl ui`: the pages of trajectories, of MLflow and of Prefect."""
 
+import asyncio
+import os
 import signal
 import threading
 import time
@@ -66,11 +68,24 @@ def serve(
             with _warned("Prefect", console):
                 prefect = prefect_server.ensure(home)
                 stack.callback(prefect.stop)
+                _keep_true(prefect_server.environment(home, prefect.url))
                 show("Prefect", f"{prefect.url}{only}")
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         signal.signal(signal.SIGINT, lambda *_: ended.set())
         console.print("Ctrl-C ends them.")
         ended.wait()
+
+
+def _keep_true(environment: dict[str, str]) -> None:
+    """Have Prefect's pages show which flow runs ended with their process, from now on."""
+    os.environ.update(environment)  # which Prefect reads when it is imported
+    from nbrl.flows.upkeep import kept_true
+
+    async def forever() -> None:
+        async with kept_true():
+            await asyncio.Event().wait()
+
+    threading.Thread(target=lambda: asyncio.run(forever()), name="upkeep", daemon=True).start()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from nbrl.flows.display.progress import ProgressDisplay, ProgressLine
+from nbrl.flows.upkeep import end_orphans, label
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, Summary
 
@@ -55,10 +56,12 @@ def closing(summary: Summary, root: str, home: str) -> str:
 
 
 async def tag(*names: str) -> None:
-    """Add tags to the flow run in progress."""
+    """Add tags to the flow run in progress, note its process, and end the flow runs of processes that are gone."""
     async with get_client() as client:
         current = await client.read_flow_run(flow_run.id)
         await client.update_flow_run(current.id, tags=sorted({*current.tags, *names}))
+        await label(client, current.id)
+        await end_orphans(client)
 
 
 async def publish_page(name: str, text: str) -> None:

@@ -24,14 +24,11 @@ BEFORE = """
 import asyncio, json, sys
 from nbrl.flows import deployed
 from nbrl.flows.deployed import TrainOrder
-from nbrl.infra.errors import EngineError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.writer import writing
 from nbrl.tasks.runs.run import known_run
-from prefect import flow, get_client
 
 root = sys.argv[1]
-deployed.FIRST_WAIT_S = 0
 tries = []
 
 async def held(*given, **more):
@@ -46,23 +43,6 @@ async def ends():
     print(json.dumps([state.type.value, state.name, state.message, len(tries)]))
 """
 WORK = "deployed.TrainOrder.start = lambda self: None\ndeployed.training.train.fn = held\nasyncio.run(ends())"
-FAULT = """
-@flow(name="iterate", persist_result=False)
-async def iterate(number):
-    return number
-
-async def faulty(*given, **more):
-    tries.append(1)
-    found = await iterate(len(tries))
-    assert found == len(tries), "Prefect gave the result of an earlier attempt"
-    if len(tries) < 3:
-        raise EngineError("an engine ended")
-    raise deployed.HeldError("all tries were made")
-
-deployed.TrainOrder.start = lambda self: None
-deployed.training.train.fn = faulty
-asyncio.run(ends())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -125,44 +105,56 @@ def test_a_recipe_that_is_gone_fails_at_once_in_a_sentence(
     assert len([line for line in said.splitlines() if line.startswith("nbrl: ")]) == 1
 
 
-def test_a_fault_of_the_infrastructure_is_tried_again_and_nothing_of_the_last_try_is_taken_for_new(
-    storage: Storage, environment: dict[str, str]
-) -> None:
-    assert ended(program(storage, FAULT, environment)) == ["CANCELLED", "Skipped", "all tries were made", 3]
-
-
 UNSCHEDULED = """
 import asyncio, json
 from nbrl.flows import deployed
 from nbrl.flows.deployments import deployment
 from nbrl.flows.deployed import TrainOrder
 from nbrl.flows.registration import register
+from nbrl.flows.upkeep import kept_true, tidy
 from pathlib import Path
 from prefect import get_client
 
 async def due():
     async with get_client() as client:
-        return len([run for run in await client.read_flow_runs() if run.auto_scheduled])
+        return sorted(run.name for run in await client.read_flow_runs() if run.auto_scheduled)
+
+async def registered(each, until):
+    await register([each], "nbrl", Path.cwd())
+    async with kept_true():
+        for _ in range(120):
+            found = await due()
+            if until(found):
+                break
+            await tidy_all()
+            await asyncio.sleep(0.5)
+    return found
+
+async def tidy_all():
+    async with get_client() as client:
+        for each in await client.read_deployments():
+            await tidy(client, each)
+
+def named(found):
+    return found and all(name.startswith("hourly, due ") for name in found)
 
 def hourly(cron):
     return deployment(deployed.train, "hourly", TrainOrder(run="hourly"), cron)
 
-async def registered(one, until):
-    await register([one], "nbrl", Path.cwd())
-    for _ in range(120):
-        if until(found := await due()):
-            break
-        await asyncio.sleep(0.5)
-    return found
-
-print(json.dumps([asyncio.run(registered(hourly("0 * * * *"), bool)), asyncio.run(registered(hourly(""), lambda found: True))]))
+print(json.dumps([asyncio.run(registered(hourly(cron), named)) for cron in ("0 * * * *", "0 * * * *", "30 * * * *")]))
+print(json.dumps(asyncio.run(registered(hourly(""), lambda found: not found))))
 """
 
 
-def test_what_was_due_by_a_schedule_goes_with_it(environment: dict[str, str]) -> None:
+def test_what_is_due_has_a_name_is_there_once_and_goes_with_its_schedule(environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNSCHEDULED], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
-    before, after = json.loads(done.stdout.splitlines()[-1])
-    assert before > 0, done.stderr
-    assert after == 0
+    assert done.returncode == 0, done.stderr
+    (first, second, changed), none = map(json.loads, done.stdout.splitlines()[-2:])
+    assert first == second
+    assert {name[-3:] for name in first} == {":00"}
+    assert {name[-3:] for name in changed} == {":30"}
+    assert none == []
+    for each in (first, changed):
+        assert len(set(each)) == len(each)
