@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 class Shot:
     """A page, and the words on it without which it counts as empty. On one of `ours` nothing may be wrong in the console.
 
-    `clicked` is the text of what is clicked on before.
+    `clicked` is the text of what is clicked on before; `dark` is how a browser asks for pages.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Shot:
     words: tuple[str | re.Pattern[str], ...]
     ours: bool = False
     clicked: str = ""
+    dark: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,11 @@ def ours(at: Served, run: str) -> list[Shot]:
         "runs": ("/", (run,)),
         "run": (f"/runs/{run}", (run, "evaluation after", "iteration 1")),
         "list": (first.rpartition("/")[0], ("reward", "answered")),
-        "trajectory": (first, ("Question", "step 1", "Message tree")),
+        "trajectory": (first, ("question", "step 1", "message tree")),
     }
     shots = [Shot(name, f"{at.trajectories}{path}", words, True) for name, (path, words) in pages.items()]
-    return [*shots, Shot("tokens", f"{at.trajectories}{learned}", ("differ most",), True, LEARNED)]
+    dark = replace(shots[-1], name="trajectory-dark", dark=True)
+    return [*shots, dark, Shot("tokens", f"{at.trajectories}{learned}", ("differ most",), True, LEARNED)]
 
 
 def _links(client: httpx.Client, page: str, start: str) -> list[str]:
@@ -141,7 +143,7 @@ def _ask(url: str, body: dict[str, Any], headers: dict[str, str] | None = None) 
 
 def take(browser: Browser, shot: Shot, out: Path) -> None:
     """Write the picture. Raises ShotError for a page without its words, or with an error in the console if it is ours."""
-    page = browser.new_page(viewport=SIZE)
+    page = browser.new_page(viewport=SIZE, color_scheme="dark" if shot.dark else "light")
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))

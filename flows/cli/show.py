@@ -66,10 +66,16 @@ def show(
         ),
     ] = "",
     notebook: Annotated[
-        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
+        Path | None,
+        typer.Option(
+            metavar="FILE.ipynb", help="write the trajectory, its newest copy, as a Jupyter notebook instead of showing it"
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="write the trajectory as a page for a browser instead of showing it")
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="write the trajectory, all copies of it, as a page for a browser instead of showing it"
+        ),
     ] = None,
 ) -> None:
     """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
@@ -93,9 +99,11 @@ def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | N
     from nbrl.flows.display.listing import Wanted
     from nbrl.tasks.errors import ConfigError, did_you_mean
 
-    filtered = wanted != Wanted(updates=wanted.updates)
-    if (filtered or group) and (not run or identity):
-        raise ConfigError("--group and the filters choose from the trajectories of a run or evaluation; name one, without an id")
+    of_places = Wanted(iteration=wanted.iteration, updates=wanted.updates, held_out=wanted.held_out)
+    if not run and (group or wanted != Wanted()):
+        raise ConfigError("--group and the filters choose from the trajectories of a run or evaluation; name one")
+    if identity and (group or wanted != of_places):
+        raise ConfigError("with an id, only @N, --iteration and --held-out choose; leave out --group and the other filters")
     for option, file in (("--notebook", path), ("--html", html)):
         if file is not None and not identity:
             lists = f"nbrl show {run or 'RUN'}"
@@ -109,7 +117,6 @@ def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | N
         raise ConfigError("--iteration lists what was trained on, --held-out and @N what was not; leave one of them out")
     if wanted.best is not None and wanted.worst is not None:
         raise ConfigError("--best and --worst sort differently; leave one of them out")
-    of_places = Wanted(iteration=wanted.iteration, updates=wanted.updates, held_out=wanted.held_out)
     if group and wanted != of_places:
         raise ConfigError("--group shows all trajectories of a question; besides it only @N, --iteration and --held-out act")
 
@@ -126,6 +133,7 @@ def _show(
 ) -> None:
     from nbrl.flows.display.listing import find, listing
     from nbrl.flows.display.trajectory import put, render, save, side_by_side, writable
+    from nbrl.tasks.layout.runs import title_of
     from nbrl.tasks.runs.kept import fitting
 
     with fitting(run):
@@ -135,17 +143,19 @@ def _show(
         if not identity:
             out.print(listing(storage, run, limit, out.width, wanted), crop=False)
             return
-        path = notebook or html
-        for number, (key, match, rewards) in enumerate(find(storage, run, identity, wanted)):
-            if path is None:
-                out.print(render(key, match, rewards))
-                continue
-            target = path.with_stem(f"{path.stem}-{number + 1}") if number else path
-            writable(target)
-            if html is None:
-                save(target, match, rewards)
-            else:
-                from nbrl.flows.pages.app import page
+        found = find(storage, run, identity, wanted)
+        if notebook is None and html is None:
+            for key, match, rewards in found:
+                out.print(render(title_of(key), match, rewards))
+            return
+        if html is not None:
+            from nbrl.flows.pages.app import page
 
-                put(target, page(storage, run, key, identity).encode())
-            out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
+            put(writable(html), page(storage, run, [key for key, _, _ in reversed(found)], identity).encode())
+            written = f"{html}   {', '.join(title_of(key) for key, _, _ in found)}"
+        elif notebook is not None:
+            key, match, rewards = found[-1]
+            save(writable(notebook), match, rewards)
+            others = ", ".join(title_of(each) for each, _, _ in found[:-1])
+            written = f"{notebook}   {title_of(key)}{f'; --iteration N or RUN@N chooses {others}' if others else ''}"
+        out.print(written, markup=False, highlight=False, soft_wrap=True)

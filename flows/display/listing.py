@@ -88,8 +88,7 @@ def find(
     matches = []
     keys = files(storage, run)
     for key in reversed(places(run, keys, wanted or Wanted())):
-        rows = read_trajectories(storage, key)
-        for match in trajectories_of(storage, key, rows.filter(pc.equal(rows["id"], trajectory))):
+        for match in trajectories_of(storage, key, read_trajectories(storage, key, trajectory)):
             matches.append((key, match, _rewards(storage, rewards_of(key, keys)).get(trajectory)))
     if not matches:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")

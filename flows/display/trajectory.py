@@ -30,12 +30,12 @@ LINES, CHARACTERS = 6, 400  # of the first action
 LABELS, GAP = 13, 2  # columns of the names of rows, and between two trajectories
 
 
-def render(key: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) -> RenderableType:
-    """Render the complete trajectory; `rewards` is its row of a rewards table, if it was scored."""
+def render(title: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) -> RenderableType:
+    """Render the complete trajectory of the stage with this title; `rewards` is its row of a rewards table, if it was scored."""
     verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
     if rewards is not None:
         verdict += f", reward {rewards['total']:.3f}"
-    parts: list[RenderableType] = [plain(f"{trajectory.id}   {key}", "dim"), task(trajectory.question)]
+    parts: list[RenderableType] = [plain(f"{trajectory.id}   {title}", "dim"), task(trajectory.question)]
     earned, notes = (rewards or {}).get("step_rewards"), ""
     for index, step in enumerate(trajectory.steps):
         parts += [*action(index, step), *observation(step), *notepad(step, notes)]

@@ -1,37 +1,67 @@
-"""The pages as HTML. What a model wrote is escaped, nothing on a page runs, and pictures are checked before they are shown."""
+"""The pages as HTML. What a model wrote is escaped, no page holds a script, and pictures are checked before they are shown."""
 
 import base64
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from nbrl.agent.context.notepad import notes
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
-from nbrl.flows.pages.reading import ShownStage, ShownTrajectory, TrajectoryRow
+from nbrl.flows.display.tables import lasted, size
+from nbrl.flows.pages.copies import CopiedQuestion
+from nbrl.flows.pages.curves import LearningCurve, picture_of
+from nbrl.flows.pages.lists import COLUMNS, ChosenList, ListPlace, choices, of_page, pages_of
+from nbrl.flows.pages.reading import RunReading, ShownStage, ShownTrajectory, TrajectoryRow
+from nbrl.flows.pages.text import TextBlock, block, python
 from nbrl.flows.pages.tokens import DIFFERS, ActionTokens, Decode, action, branches
+from nbrl.tasks.comparison.overview import RunRow
 from nbrl.tasks.reward.score import FACETS
+
+HERE = Path(__file__).parent / "templates"
+SCRIPT = (HERE / "pages.js").read_text()
+STYLE = (HERE / "pages.css").read_text()
+STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+SOON_S, LATER_S = 3, 15  # between two looks at a page that changes: while a run goes on, and while one may begin
+
+
+class Beside(NamedTuple):
+    """What is shown beside a trajectory: its place in the chosen list with the ids before and after it, the others of its
+    group, the same question in the run, and in other runs if that was asked for. `live` asks for changes.
+    """
+
+    chosen: ChosenList
+    place: ListPlace
+    siblings: Sequence[TrajectoryRow]
+    copies: Sequence[CopiedQuestion]
+    elsewhere: tuple[list[CopiedQuestion], int, int] | None
+    live: bool
 
 
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        loader=FileSystemLoader(HERE),
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"picture": picture, "number": number}
+    made.filters |= {"picture": picture, "number": number, "mark": mark}
     return made
 
 
-def _page(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(version=version("nbrl"), **values)
+def _page(template: str, live: int = 0, alone: bool = False, **values: Any) -> str:
+    """Return a page. It is asked for again every `live` seconds, never if that is 0; `alone`, it needs no server."""
+    own = {"version": version("nbrl"), "style": Markup(STYLE), "style_hash": STYLE_HASH, "live": live, "alone": alone}
+    return _environment().get_template(template).render(**own, **values)
 
 
 def picture(data: bytes) -> str:
@@ -44,55 +74,149 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def overview(names: Sequence[tuple[str, str]], root: str) -> str:
-    return _page("overview.html", title="runs", names=names, root=root)
+def mark(success: float | None) -> Markup:
+    """Return whether an answer was right as a sign with a word for readers of screens."""
+    if success is None:
+        return Markup('<span class="mark soft" title="not scored">–</span>')
+    if success >= 1:
+        return Markup('<span class="mark good" title="right">✓<i> right</i></span>')
+    return Markup('<span class="mark bad" title="wrong">✗<i> wrong</i></span>')
 
 
-def run_page(kind: str, name: str, stages: Sequence[ShownStage], curve: bytes | None) -> str:
-    return _page("run.html", title=name, kind=kind, name=name, stages=stages, curve=picture(curve or b""))
+def overview_page(rows: Sequence[RunRow], curves: Mapping[str, LearningCurve], page: int, root: str) -> str:
+    now = time.time()
+    shown = [
+        {
+            "row": row,
+            "picture": picture_of(curves.get(row.name, LearningCurve()), 150, 36) if row.kind == "runs" else None,
+            "age": "" if (age := row.age(now)) is None else lasted(age),
+            "size": size(row.bytes),
+        }
+        for row in of_page(rows, page)
+    ]
+    live = SOON_S if any(row.state == "running" for row in rows) else LATER_S
+    return _page("overview.html", live, title="runs", shown=shown, count=len(rows), root=root, page=page, pages=pages_of(rows))
 
 
-def stage_page(
-    kind: str, name: str, stage: ShownStage, rows: Sequence[TrajectoryRow], chosen: dict[str, str], of_all: int
-) -> str:
+def run_page(row: RunRow, stages: Sequence[ShownStage], page: int, curve: LearningCurve, scores: Mapping[int, float]) -> str:
+    """Return the page of a run; `scores` are the successes of the iterations on this page of its stages."""
+    shown = []
+    for stage in of_page(stages, page):
+        kind, _, count = stage.slug.partition("-")
+        held_out = curve.held_out.get(int(count), (row.last, None, None)) if kind == "evaluations" else None
+        shown.append({"stage": stage, "score": scores.get(int(count)) if held_out is None else held_out[0], "held_out": held_out})
     return _page(
-        "stage.html", title=f"{name}: {stage.title}", kind=kind, name=name, stage=stage, rows=rows, chosen=chosen, of_all=of_all
+        "run.html",
+        SOON_S if row.state == "running" else 0,
+        title=row.name,
+        row=row,
+        age="" if (age := row.age(time.time())) is None else lasted(age),
+        size=size(row.bytes),
+        shown=shown,
+        page=page,
+        pages=pages_of(stages),
+        picture=picture_of(curve, 720, 240, 40, 28),
     )
 
 
-def trajectory_page(kind: str, name: str, stage: ShownStage, found: ShownTrajectory, decode: Decode, alone: bool = False) -> str:
-    """Return the page of one trajectory; `alone`, it has no links to others and can be sent as a file."""
+def stage_page(
+    run: RunReading,
+    stage: ShownStage,
+    stages: Sequence[ShownStage],
+    rows: Sequence[TrajectoryRow],
+    chosen: ChosenList,
+    live: bool,
+) -> str:
+    found = chosen.rows(rows)
+    scored = [row.success for row in found if row.success is not None]
+    return _page(
+        "stage.html",
+        SOON_S if live else 0,
+        title=f"{run.name}: {stage.title}",
+        run=run,
+        stage=stage,
+        stages=stages,
+        rows=of_page(found, chosen.page),
+        count=len(found),
+        of_all=len(rows),
+        success=sum(scored) / len(scored) if scored else None,
+        chosen=chosen,
+        choices=choices(rows),
+        columns=list(COLUMNS),
+        pages=pages_of(found),
+    )
+
+
+def trajectory_page(kind: str, name: str, found: ShownTrajectory, decode: Decode, beside: Beside) -> str:
+    """Return the page of one trajectory among others."""
+    shown = _shown(found, decode)
+    live = SOON_S if beside.live else 0
+    return _page("trajectory.html", live, title=found.trajectory.id, kind=kind, name=name, shown=shown, beside=beside)
+
+
+def file_page(name: str, found: Sequence[ShownTrajectory], decode: Decode) -> str:
+    """Return all of these trajectories as one page, which can be sent as a file."""
+    shown = [_shown(each, decode) for each in found]
+    return _page("file.html", alone=True, title=found[0].trajectory.id, name=name, shown=shown)
+
+
+def _shown(found: ShownTrajectory, decode: Decode) -> dict[str, Any]:
+    """Return what the template of a trajectory needs."""
     trajectory, rewards = found.trajectory, found.rewards or {}
     sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
     earned = rewards.get("step_rewards") or []
-    steps = []
-    before = Step().notepad
+    steps, before = [], Step().notepad
     for place, step in enumerate(trajectory.steps):
         steps.append(
             {
                 "step": step,
-                "notes": notes(step.notepad) if step.notepad != before else "",
+                "blocks": _blocks(step),
+                "notes": block("notepad", "notes", changed) if (changed := _notes(step, before)) else None,
+                "calls": [
+                    block(call.name, "call" if call.ok else "error", f"{call.name}({call.arguments}) → {call.result}")
+                    for call in step.tool_calls
+                ],
                 "action": sampled.get(place, ActionTokens([])),
                 "reward": earned[place] if place < len(earned) else None,
             }
         )
         before = step.notepad
-    return _page(
-        "trajectory.html",
-        title=trajectory.id,
-        kind=kind,
-        name=name,
-        stage=stage,
-        found=found,
-        trajectory=trajectory,
-        steps=steps,
-        facets=[(facet, rewards[facet]) for facet in FACETS if rewards.get(facet) is not None],
-        own=rewards.get("own") or [],
-        unscored=rewards.get("unscored") or "",
-        differs=DIFFERS,
-        branches=branches(trajectory),
-        alone=alone,
-    )
+    return {
+        "found": found,
+        "trajectory": trajectory,
+        "question": block("question", "question", trajectory.question),
+        "success": rewards.get("success"),
+        "steps": steps,
+        "tokens": sum(len(node.token_ids) for node in trajectory.sampled()),
+        "facets": [(facet, rewards[facet]) for facet in FACETS if rewards.get(facet) is not None],
+        "own": rewards.get("own") or [],
+        "unscored": rewards.get("unscored") or "",
+        "differs": DIFFERS,
+        "branches": branches(trajectory),
+    }
+
+
+def _notes(step: Step, before: str) -> str:
+    """Return the notepad after a step; empty if it is as before."""
+    return notes(step.notepad) if step.notepad != before else ""
+
+
+def _blocks(step: Step) -> list[TextBlock]:
+    """Return thought, code and output of a step, as far as it has them."""
+    blocks = []
+    if step.think:
+        blocks.append(block("thought", "thought", step.think))
+    if step.malformed:
+        blocks.append(block("malformed", "error", step.malformed))
+    elif step.kind == "summary":
+        blocks.append(block("summary", "thought", step.observation))
+    elif step.code or step.observation:
+        failed = step.cell_status in ("error", "timeout", "dead")
+        blocks.append(block("code", "code", step.code, python))
+        blocks.append(
+            block(step.cell_status if failed else "output", "error" if failed else "output", step.observation or "(no output)")
+        )
+    return blocks
 
 
 def failure_page(title: str, sentence: str) -> str:

@@ -94,11 +94,11 @@ def decoder(folder: str) -> Decode:
 
 
 def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> ActionTokens:
-    """Return the tokens of a sampled node; none if its ids are unknown, as those of a chat server.
+    """Return the tokens of a sampled node; none if its ids or log-probs are unknown, as those of a chat server.
 
     `learner` are the learner's log-probs of its tokens, or empty if it did not compute them.
     """
-    if all(token == UNKNOWN for token in node.token_ids):
+    if not node.logprobs or all(token == UNKNOWN for token in node.token_ids):
         return ActionTokens([])
     other = learner if len(learner) == len(node.token_ids) else [None] * len(node.token_ids)
     rows = zip(node.token_ids, node.logprobs, other, strict=True)

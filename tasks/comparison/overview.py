@@ -9,7 +9,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import OtherFormatError, RunError
 from nbrl.tasks.evaluation import summary as evaluation_summary
-from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
 from nbrl.tasks.runs.ending import SILENT
 from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.history import finished_iterations, newest_record
@@ -59,12 +59,19 @@ def overview(storage: Storage) -> list[RunRow]:
     return sorted(rows, key=lambda row: (-(row.began or 0.0), row.kind, row.name))
 
 
+def row_of(storage: Storage, kind: Kind, name: str) -> RunRow:
+    """Return the row of one run or evaluation."""
+    folder = layout_of(kind, name).folder
+    sizes = storage.sizes(folder)
+    return _row(storage, kind, name, dict(sizes) if sizes is not None else dict.fromkeys(storage.list(folder)))
+
+
 def _by_name(storage: Storage, kind: Kind) -> list[tuple[str, dict[str, int | None]]]:
     """Return each with the keys of its files and their sizes, as far as they are known."""
     sizes = storage.sizes(kind)
     found: dict[str, dict[str, int | None]] = {}
     for key, size in sizes.items() if sizes is not None else [(key, None) for key in storage.list(kind)]:
-        if key.count("/") > 1:
+        if key.count("/") > 1 and NAME.fullmatch(name_of(key)):  # no run can have another name
             found.setdefault(name_of(key), {})[key] = size
     return sorted(found.items())
 

@@ -188,6 +188,16 @@ def place_of(trajectories: str) -> str:
     return f"eval {number}" if held_out else f"iter {number}"
 
 
+def title_of(trajectories: str) -> str:
+    """Return in words to which iteration or evaluation a table of trajectories belongs."""
+    if (stage := stage_of(trajectories)) is None:
+        return "evaluation"
+    held_out, number = stage
+    if not held_out:
+        return f"iteration {number}"
+    return f"evaluation after {number} update{'s' * (number != 1)}" if number else "evaluation before the first update"
+
+
 def stage_of(trajectories: str) -> tuple[bool, int] | None:
     """Return whether a run's table of trajectories is of an evaluation, with its updates, or of an iteration, counted from 1."""
     kind, _, *between = trajectories.split("/")[:-1]

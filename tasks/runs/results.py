@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib.metadata import version
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as types
 from pydantic import ValidationError
 
@@ -20,6 +21,7 @@ from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.parts import INDEX, joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 from nbrl.tasks.layout.checkpoints import HF
@@ -154,14 +156,26 @@ def evaluation_of(storage: Storage, run: Run, policy: Weights) -> NodeResult | N
     return next((result for result in results if result.inputs[0] == policy.digest), None)
 
 
-def read_trajectories(storage: Storage, key: str) -> pa.Table:
-    """Raises MissingError, or DamagedError if the table is not one of trajectories."""
-    table = storage.read_table(key)
+def read_trajectories(storage: Storage, key: str, identity: str | None = None) -> pa.Table:
+    """Return a table of trajectories, or its rows of one id. Of a table in parts, only the parts with these rows are read.
+
+    Raises MissingError, or DamagedError if the table is not one of trajectories.
+    """
+    table = storage.read_table(key) if identity is None else _parts_with(storage, key, identity)
     for field in SCHEMA:
         wrong = "lacks" if field.name not in table.column_names else _fault(table[field.name], field)
         if wrong:
             raise _damaged(storage, key, f"it {wrong} {field.name}")
-    return table
+    return table if identity is None else table.filter(pc.equal(table["id"], identity))
+
+
+def _parts_with(storage: Storage, key: str, identity: str) -> pa.Table:
+    """Return the rows of a table that its index names for an id; the whole table if it has no such index."""
+    index = storage.read_index(key) if key.endswith(INDEX) else None
+    if index is None or "id" not in index.column_names:
+        return storage.read_table(key)
+    rows = index.filter(pc.equal(index["id"], identity))
+    return joined(rows, storage.read_table) if len(rows) else SCHEMA.empty_table()
 
 
 def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajectory]:

@@ -70,7 +70,7 @@ def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
 
 def test_a_trajectory_is_written_as_a_notebook_with_its_rewards(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
-    for number in (1, 2):
+    for number in (0, 1):
         store(storage, f"runs/r/iterations/00000{number}/round-0/trajectories.index.parquet", to_table([trajectory()]))
     rewards = {"trajectory": "q-0", "total": 0.5, "em": 1.0, "step_rewards": [0.5]}
     storage.write_table("runs/r/iterations/000001/round-0/rewards.parquet", pa.Table.from_pylist([rewards]))
@@ -78,7 +78,10 @@ def test_a_trajectory_is_written_as_a_notebook_with_its_rewards(tmp_path: Path) 
     command = ["show", "r/q-0", "--root", str(tmp_path / "storage"), "--notebook", str(target)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    scored, unscored = (nbformat.read(path, 4) for path in (target, tmp_path / "out-2.ipynb"))
+    assert "iteration 2; --iteration N or RUN@N chooses iteration 1" in " ".join(done.output.split())
+    scored = nbformat.read(target, 4)
+    CliRunner().invoke(app, [*command, "--iteration", "1"])
+    unscored = nbformat.read(target, 4)
     assert scored.metadata.nbrl.rewards == {"total": 0.5, "em": 1.0}
     assert scored.cells[2].metadata.nbrl.reward == 0.5
     assert "rewards" not in unscored.metadata.nbrl

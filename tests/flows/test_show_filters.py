@@ -122,7 +122,7 @@ def test_what_is_not_there_is_one_sentence(storage: Storage, wanted: dict[str, A
         (["r@0", "--iteration", "1"], "leave one of them out"),
         (["r", "--group", "zz"], "has no group or trajectory 'zz'"),
         (["r", "--group", "q1", "--best", "1"], "--group shows all trajectories"),
-        (["r/q1-0", "--best", "1"], "without an id"),
+        (["r/q1-0", "--best", "1"], "with an id, only @N"),
         (["--held-out"], "name one"),
         (["e", "--iteration", "1"], "it has no iterations"),
         (["rr"], "did you mean 'r'?"),

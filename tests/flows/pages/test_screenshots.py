@@ -16,7 +16,18 @@ from tests.processes import left_over, mark
 
 SCRIPT = Path(__file__).parents[3] / "docs/screenshots.py"
 CHROMIUM = shutil.which("chromium")
-NAMES = {"runs", "run", "list", "trajectory", "tokens", "mlflow-runs", "mlflow-run", "mlflow-curves", "mlflow-traces"}
+NAMES = {
+    "runs",
+    "run",
+    "list",
+    "trajectory",
+    "trajectory-dark",
+    "tokens",
+    "mlflow-runs",
+    "mlflow-run",
+    "mlflow-curves",
+    "mlflow-traces",
+}
 NAMES |= {"prefect-run", "prefect-iteration", "prefect-page"}
 
 pytestmark = [
