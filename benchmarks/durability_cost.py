@@ -44,7 +44,6 @@ from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.nodes import record as record_node
-from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.durable import NodeTask
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
@@ -117,7 +116,7 @@ class Runners:
     """Writes the trajectories of the real iteration as runners do."""
 
     def __init__(self, storage: Storage, made: Made) -> None:
-        self._storage, self._table = storage, made.trajectories
+        self._storage, self._table, self.map_tables = storage, made.trajectories, map_here
         trajectories = from_table(made.trajectories)
         place = {each.id: number for number, each in enumerate(trajectories)}
         self.together = finished_together(trajectories)
@@ -253,7 +252,6 @@ def main() -> None:
     given = parser.parse_args()
     NodeTask.__call__ = without_prefect  # type: ignore[method-assign]
     record_node.acreate_table_artifact = nothing
-    reward.map_tables = map_here
     WATCH.wrap_storage()
     with tempfile.TemporaryDirectory(prefix="nbrl-cost-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

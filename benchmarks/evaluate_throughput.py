@@ -37,9 +37,10 @@ from nbrl.tasks.rollout import runner as runner_module
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.samplers import Engines, Sampler
+from nbrl.tasks.rollout.work_queue import WorkQueue
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
-from tests.tasks.queues import LocalQueue, index_by
+from tests.tasks.queues import index_by
 
 CELLS = ["product = 6 * 7\nprint(product)", "submit_final_answer(str(product))"]
 LAST = "print(product)"
@@ -73,7 +74,7 @@ class Ours:
         plan = RunnerPlan(
             PlacedFolder(config.policy.path), environments, "attached", self._storage, agent, sandbox, rollout, home
         )
-        self._queue = LocalQueue()
+        self._queue = WorkQueue()
         self.runner = Runner(plan, 0, self._queue)
 
     async def evaluate(self, count: int) -> None:

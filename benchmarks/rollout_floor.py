@@ -50,6 +50,7 @@ from nbrl.tasks.rollout.episodes import Episodes, HiddenParts
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.rollout.samplers import Sampler
+from nbrl.tasks.rollout.work_queue import WorkQueue
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.opening import opened
 from nbrl.tasks.runs.preflight import prepared
@@ -57,7 +58,6 @@ from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.writer import Writer, writing
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
-from tests.tasks.queues import LocalQueue
 
 HIDDEN = HiddenParts({}, (), ())
 
@@ -178,7 +178,7 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
         plan = RunnerPlan(model, environments, data.attached_folder, storage, config.agent, config.sandbox, config.rollout, home)
         with account() as bill:
             assert bill is not None
-            runner = Runner(plan, 0, LocalQueue())
+            runner = Runner(plan, 0, WorkQueue())
             await runner.start()
             try:
                 engine = listening(services.engines.addresses("0")[0].url)

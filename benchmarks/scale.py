@@ -51,7 +51,8 @@ from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import LiveRunner, PooledRunner
+from nbrl.tasks.rollout.pooled_runner import PooledRunner
+from nbrl.tasks.rollout.runner import LiveRunner
 from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server

@@ -25,6 +25,7 @@ from nbrl.tasks.reward.rules.rule import CODE, FILES, RULES, Rule
 
 # What a file may leave out; the others must be there.
 OPTIONAL = ("id", "ability", "source", "rule", "files")
+ONE_ANSWER = "answer"  # as a file may call its answers
 EXPECTED = "expected"  # paths of the files that the agent has to make, for the rule files
 # What is never taken from a file.
 OURS = ("reference", "environment", "collect")
@@ -42,17 +43,22 @@ def read_questions(
 ) -> pa.Table:
     """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
-    A file without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
+    A column `answer` is that of the answers if no other is. A file without ids gets some from its name and its rows, one without
+    abilities the ability `qa`, one without rules `rule`.
+
     `key` is the place of the settings, for errors; the files that questions come with are added to `attached` by their digest.
     Raises ConfigError when the file is missing or not what it must be.
     """
     path = path.absolute()
-    converts: dict[str, Convert] = {}
+    converts: dict[str, Convert] = {} if "answers" in columns else {ONE_ANSWER: _text}
     for name in (*MAPPED, FETCHED):
         theirs, convert = columns.get(name, name), _text if name in TEXTS else plain
         converts |= {theirs: convert, theirs.partition(".")[0]: convert}
     folder = path if path.is_dir() else path.parent
-    table, answers = read_table(path, key, converts), columns.get("answers", "answers")
+    table = read_table(path, key, converts)
+    if "answers" not in (*columns, *table.column_names) and ONE_ANSWER in table.column_names:
+        columns = {**columns, "answers": ONE_ANSWER}
+    answers = columns.get("answers", "answers")
     if answers in table.column_names and is_text(path, key):
         table = table.set_column(table.column_names.index(answers), answers, whole_texts(table[answers]))
     return questions_of(table, f"data file {path}", _name(path), columns, rule, key, folder, attached)

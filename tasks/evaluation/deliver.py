@@ -6,6 +6,7 @@ from nbrl.infra.errors import DamagedError, InfraError, MissingError, ServerErro
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import PARENT, Tracking
+from nbrl.infra.tracking_address import missing_database
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.environments.stored import digests
 from nbrl.tasks.errors import ConfigError
@@ -46,6 +47,11 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
     except ServerError as error:
         why = shortened(error)
         say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {why}")
+
+
+def has_mlflow(config: RunConfig) -> bool:
+    """Return whether these settings name an MLflow, or their home has one."""
+    return config.tracking.uri is not None or missing_database(None, Home(config.home)) is None
 
 
 def was_delivered(storage: Storage, config: RunConfig, name: str) -> bool:

@@ -78,7 +78,7 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
 def _answers(services: Services, trajectories: Artifact, rewards: Artifact, questions: pa.Table) -> pa.Table:
     """Return the answers, in the order of the trajectories."""
     index = places_of(services.storage, trajectories.path, trajectories.digest)
-    return over_parts(index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")
+    return over_parts(services.runners, index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")
 
 
 def draw_curve(rollouts: Sequence[tuple[int, float]], evaluations: Mapping[int, Mapping[str, float]]) -> bytes:

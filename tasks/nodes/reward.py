@@ -1,4 +1,4 @@
-"""reward: scores every trajectory of a round, as a Ray Data map over the parts in which they lie."""
+"""reward: scores every trajectory of a round, as a map of Ray Data over the parts in which they lie."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW
-from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
@@ -18,15 +17,17 @@ from nbrl.tasks.reward.rules.rule import RULE
 from nbrl.tasks.reward.score import FACETS, check_unscored, referenced, score_parts, to_grade
 from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.services import Runners, Services
 
 
-def over_parts(index: pa.Table, function: Callable[..., pa.Table], arguments: tuple[Any, ...], column: str) -> pa.Table:
-    """Return `function(rows of the index, *arguments)` as a Ray Data map; a row for each of the index, in its order.
+def over_parts(
+    runners: Runners, index: pa.Table, function: Callable[..., pa.Table], arguments: tuple[Any, ...], column: str
+) -> pa.Table:
+    """Return `function(rows of the index, *arguments)` as a map; a row for each of the index, in its order.
 
     `column` of the result is the trajectory's id.
     """
-    return in_order(map_tables(blocks_of(index), function, arguments), index["id"].to_pylist(), column)
+    return in_order(runners.map_tables(blocks_of(index), function, arguments), index["id"].to_pylist(), column)
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
@@ -78,13 +79,14 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     Where a model judges, it is asked before the answers are scored.
     """
     settings, storage, say = services.config.reward, services.storage, services.progress.say
+    runners = services.runners
     references = references_of(prompts)
     index = await asyncio.to_thread(places_of, storage, trajectories.path, trajectories.digest)
 
     def to_be_graded() -> pa.Table:
         if settings.judge is None or RULE not in references["rule"].unique().to_pylist():
             return index.append_column("rule", pa.array([""] * len(index)))
-        asked = over_parts(index, to_grade, (storage, references), "id")
+        asked = over_parts(runners, index, to_grade, (storage, references), "id")
         for name in (PART, DIGEST, ROW):
             asked = asked.append_column(name, index[name])
         return asked
@@ -94,7 +96,7 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     )
 
     def score() -> Artifact:
-        rewards = over_parts(rows, score_parts, (storage, references, settings), "trajectory")
+        rewards = over_parts(runners, rows, score_parts, (storage, references, settings), "trajectory")
         check_scored(rewards)
         digest = services.storage.write_table(layout.rewards, rewards)
         return Artifact(path=layout.rewards, digest=digest, metrics=facet_means(rewards))

@@ -20,7 +20,7 @@ from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.runner import PooledRunner
+from nbrl.tasks.rollout.pooled_runner import PooledRunner
 from nbrl.tasks.rollout.work_queue import QueueStatus, WorkQueue
 
 AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
@@ -166,6 +166,10 @@ class RunnerPool:
         for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
         return index
+
+    def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
+        """Return `function(table, *arguments)` of every table, in one, by Ray Data."""
+        return map_tables(tables, function, arguments)
 
     def _mapped(
         self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]

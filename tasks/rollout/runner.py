@@ -1,4 +1,4 @@
-"""The Ray actor that runs many episodes at once, each in a kernel of its own.
+"""Runs many episodes at once, each in a kernel of its own: in this process, or as an actor of Ray (pooled_runner.py).
 
 Invariants: a finished trajectory is on storage before it is counted; an infrastructure fault costs an attempt, but never ends the
 round, except a fault of the storage, whose StorageError is raised.
@@ -6,14 +6,13 @@ round, except a fault of the storage, whose StorageError is raised.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-import ray
 
 from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Task
@@ -22,7 +21,6 @@ from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.infra.process.garbage import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
 from nbrl.tasks.rollout.corpora import open_corpus
@@ -107,16 +105,25 @@ class LiveRunner:
     ends: AsyncExitStack
 
 
-class Runner:
-    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `queue` is the actor that assigns rows."""
+class Queue(Protocol):
+    """The methods of a WorkQueue that a runner calls."""
 
-    def __init__(self, plan: RunnerPlan, number: int, queue: Any) -> None:
+    async def begin(self, name: str, number: int, life: str) -> None: ...
+
+    async def take(self, name: str, number: int, life: str, free: int) -> Assignment: ...
+
+    async def finish(self, name: str, number: int, life: str, index: pa.Table) -> Collection[str]: ...
+
+
+class Runner:
+    """Starts its pool on first use; `stop` ends every kernel. `queue` assigns rows."""
+
+    def __init__(self, plan: RunnerPlan, number: int, queue: Queue) -> None:
         self._plan, self._number, self._queue = plan, number, queue
         self._live: LiveRunner | None = None
         self._lock = asyncio.Lock()
         self._said: list[str] = []
         self._life, self._turn = uuid.uuid4().hex, 0
-        queue.register_runner.remote(number, self._life)
 
     async def start(self) -> None:
         """Start once. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
@@ -162,12 +169,10 @@ class Runner:
         """Run what the queue gives of the round `name`, until that is over. Raises StorageError."""
         await self.start()
         self._turn, turn = self._turn + 1, self._turn + 1  # where Ray lost a call that still runs, it ends for the new one
-        await self._queue.begin.remote(name, self._number, self._life)
+        await self._queue.begin(name, self._number, self._life)
         slots = RowSlots(self._plan.rollout.episodes_per_runner)
-        chunks = Chunks(
-            self._plan.storage, plan.chunks, partial(_await, self._queue.finish.remote, name, self._number, self._life)
-        )
-        given = await self._take(name, slots)
+        chunks = Chunks(self._plan.storage, plan.chunks, partial(self._queue.finish, name, self._number, self._life))
+        given = await self._queue.take(name, self._number, self._life, slots.free)
         engines = Engines(given.engines, self._number)  # so that not all runners begin with the same one
         async with self._now().samplers.opened(plan, engines) as new:
             try:
@@ -180,13 +185,9 @@ class Runner:
                         else:
                             slots.add(row["id"], self._one(row, plan, new, slots, chunks))
                     await slots.room(SIGN_S)
-                    given = await self._take(name, slots)
+                    given = await self._queue.take(name, self._number, self._life, slots.free)
             finally:  # where one raised, or others finished the round, there is nothing to run for
                 await slots.drop()
-
-    async def _take(self, name: str, slots: RowSlots) -> Assignment:
-        given: Assignment = await self._queue.take.remote(name, self._number, self._life, slots.free)
-        return given
 
     async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], slots: RowSlots, chunks: Chunks) -> None:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
@@ -221,18 +222,6 @@ class Runner:
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
-
-
-class PooledRunner(Runner):
-    """A runner that looks its queue up, because Ray warns of handles among the arguments of actors that it may start again."""
-
-    def __init__(self, plan: RunnerPlan, number: int, queue: str) -> None:
-        collect_rarely()  # else collections look again and again at all that was imported and at the tokens of a rollout
-        super().__init__(plan, number, ray.get_actor(queue))
-
-
-async def _await(call: Callable[..., Any], *arguments: Any) -> Any:
-    return await call(*arguments)
 
 
 def _passages(storage: Storage, key: str, digest: str) -> pa.ChunkedArray:

@@ -55,6 +55,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
+        _check_trainable(config, contents)
         check_devices(config.update, config.ray)
         _check_training(config)
 
@@ -141,6 +142,15 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
         )
     if JUDGE not in rules and config.reward.judge is not None:
         raise ConfigError("reward.judge has no effect, for no question has the rule judge; leave it out, or set this rule")
+
+
+def _check_trainable(config: RunConfig, contents: Mapping[str, Contents]) -> None:
+    for name, environment in config.environments.items():
+        if environment.weight and not len(contents[name].train):
+            raise ConfigError(
+                f"environments.{name} has no questions to train on; name some by its train, or set its weight to 0 to evaluate "
+                "on it only"
+            )
 
 
 def _check_weights(config: RunConfig) -> None:

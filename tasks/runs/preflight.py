@@ -90,9 +90,10 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
     return Prepared.of(config, tables, questions if tables is None and begun is None else "")
 
 
-def rehearse(config: RunConfig) -> list[str]:
+def rehearse(config: RunConfig, purpose: Purpose = "train") -> list[str]:
     """Make the slow checks of a dry run, and return in words what could not be checked. Raises ConfigError."""
-    unchecked = [note] if (note := check_hub(config.policy)) else []
+    served = purpose == "evaluate a server"
+    unchecked = [note] if not served and (note := check_hub(config.policy)) else []
     storage = Storage(config.storage)
     if not storage.is_local:
         try:
@@ -100,7 +101,7 @@ def rehearse(config: RunConfig) -> list[str]:
         except InfraError as error:
             reason = " ".join(str(error).split())[:SHOWN_CHARS]
             raise ConfigError(f"storage.root: {reason}; check the bucket's name and its credentials") from error
-    if config.engine.extra_args:
+    if config.engine.extra_args and not served:
         refused = refusal(config.engine)
         if refused is None:
             unchecked.append("engine.extra_args: the engine's environment did not answer; see what it says when it starts")

@@ -1,11 +1,11 @@
 """Decides whether the services of a run are started again after one of them failed."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import httpx
-from ray.exceptions import RayError
 
 from nbrl.agent.errors import PolicyError
 from nbrl.infra.errors import DamagedError, InfraError, MissingError, PlaceError
@@ -23,7 +23,7 @@ T = TypeVar("T")
 WAITS_S = (5.0, 20.0, 60.0)  # before the first, the second and each further restart in a row
 # What new processes can cure. A refused order (UpdateError) is not: another learner refuses it too. httpx's errors are those of
 # Prefect's client.
-INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, LearnerEndedError, RayError, httpx.TransportError)
+INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, LearnerEndedError, httpx.TransportError)
 # Missing machines were waited for already, and may never come back.
 FINAL = (DamagedError, MissingError, ConfigError, BrokenInvariantError, TakenOverError, PlaceError, LearnerUnplacedError)
 
@@ -74,7 +74,8 @@ def curable(error: BaseException) -> bool:
         if isinstance(earlier, FINAL):
             return False
         earlier = earlier.__context__
-    return isinstance(error, INFRASTRUCTURE)
+    ray = sys.modules.get("ray.exceptions")  # imported, or the error is none of Ray's
+    return isinstance(error, INFRASTRUCTURE) or (ray is not None and isinstance(error, ray.RayError))
 
 
 def first_line(error: BaseException) -> str:

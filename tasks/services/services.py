@@ -2,14 +2,15 @@
 
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from nbrl.infra.home import Home
 from nbrl.infra.manifest import MANIFEST, manifest_bytes
 from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.storage import Storage
@@ -17,13 +18,15 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.checkpoints import initial_policy, initial_texts
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.model_folder.source import content_digest, files_of
-from nbrl.tasks.rollout.pool import RunnerPool
+from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan, Server
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet, WeightSource
-from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, Titled
-from nbrl.tasks.tracking.delivery import Delivery
+
+if TYPE_CHECKING:  # they import Ray, which evaluations in one process do without
+    from nbrl.tasks.services.learner import LearnerService
+    from nbrl.tasks.tracking.delivery import Delivery
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -77,12 +80,32 @@ def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
         del kept[oldest]
 
 
+class Runners(Protocol):
+    """What runs the trajectories of a round, and computes from them: RunnerPool on a cluster, LocalRunner in this process."""
+
+    async def run(
+        self,
+        rows: list[dict[str, Any]],
+        engines: Callable[[], Sequence[EngineAddress]],
+        plan: RoundPlan,
+        progress: Callable[[int], None],
+        healthy: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> pa.Table:
+        """Run all rows; see RunnerPool.run."""
+        ...
+
+    def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
+        """Return `function(table, *arguments)` of every table, in one."""
+        ...
+
+
 @dataclass(frozen=True)
 class Training:
     """Services that only a training run has. Without a `source`, engines load what is published from the storage."""
 
-    learner: LearnerService
-    delivery: Delivery
+    learner: "LearnerService"
+    delivery: "Delivery"
     source: WeightSource | None = None
 
 
@@ -100,7 +123,7 @@ class Services:
         cache: NodeCache,
         progress: Progress,
         engines: EngineFleet,
-        pools: Sequence[RunnerPool],
+        pools: Sequence[Runners],
         training: Training | None = None,
     ) -> None:
         self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
@@ -117,11 +140,11 @@ class Services:
         return other
 
     @property
-    def learner(self) -> LearnerService:
+    def learner(self) -> "LearnerService":
         return self._trains().learner
 
     @property
-    def delivery(self) -> Delivery:
+    def delivery(self) -> "Delivery":
         return self._trains().delivery
 
     @property
@@ -146,6 +169,18 @@ class Services:
     def checkpoint(self, path: str) -> PlacedFolder:
         """Return a checkpoint of the storage, for whichever machine needs it."""
         return PlacedFolder(path, self.storage)
+
+
+def runner_plan(config: RunConfig, storage: Storage, data: DataLayout, model: PlacedFolder, server: Server | None) -> RunnerPlan:
+    """Return the plan of runners for the questions in `data`. With a `server` that samples, `model` is not read."""
+    corpora = stored.corpora(storage, data, config.environments)
+    environments = {
+        name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
+    }
+    home, attached = Home(config.home), data.attached_folder
+    return RunnerPlan(
+        model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server, config.nodes
+    )
 
 
 class PlacedModel(NamedTuple):

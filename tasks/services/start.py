@@ -19,14 +19,13 @@ from nbrl.infra.node_cache import NodeCache, PlacedFolder
 from nbrl.infra.paths import scratch
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places, on_cuda
 from nbrl.tasks.model_folder.source import fetch
-from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
+from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending, ending_of
@@ -52,7 +51,7 @@ from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
-from nbrl.tasks.services.services import Services, Training, place
+from nbrl.tasks.services.services import Services, Training, place, runner_plan
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from nbrl.tasks.tracking.delivery import Delivery
@@ -75,14 +74,7 @@ async def _runners(
     pools: int = 1,
 ) -> list[RunnerPool]:
     """Return so many pools of runners, of which each has its own."""
-    corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
-    environments = {
-        name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
-    }
-    home, attached = Home(config.home), data.attached_folder
-    plan = RunnerPlan(
-        model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server, config.nodes
-    )
+    plan = await asyncio.to_thread(runner_plan, config, storage, data, model, server)
     made = [RunnerPool(plan) for _ in range(pools)]
     for pool in made:
         stack.push_async_callback(pool.stop)

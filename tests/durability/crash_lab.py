@@ -45,7 +45,6 @@ from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
-from nbrl.tasks.nodes import reward
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.reward.judge import ask
 from nbrl.tasks.rollout import chunks
@@ -166,6 +165,7 @@ class Runners:
 
     def __init__(self, storage: Storage, fleet: Fleet, pause_s: float) -> None:
         self._storage, self._fleet, self._pause_s = storage, fleet, pause_s
+        self.map_tables = map_here
 
     async def run(
         self,
@@ -331,7 +331,6 @@ def map_here(tables: Sequence[pa.Table], function: Callable[..., pa.Table], argu
 def training(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     lease.LEASE_S = job["lease_s"]
     restarts.WAITS_S = (0.0,)
-    reward.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])

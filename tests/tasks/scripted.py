@@ -20,8 +20,9 @@ from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.rollout import samplers
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
+from nbrl.tasks.rollout.work_queue import WorkQueue
 from nbrl.tasks.runs.config import RunConfig
-from tests.tasks.queues import LocalQueue, played_by
+from tests.tasks.queues import played_by
 
 
 def play(
@@ -55,7 +56,7 @@ def play(
     plan = RunnerPlan(model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
 
     async def work() -> pa.Table:
-        queue = LocalQueue()
+        queue = WorkQueue()
         runner = Runner(plan, 0, queue)
         try:
             asked = RoundPlan(f"chunks-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained, max_steps=max_steps)

@@ -22,8 +22,8 @@ from nbrl.tasks.rollout import corpora
 from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
+from nbrl.tasks.rollout.work_queue import WorkQueue
 from nbrl.tasks.runs.recipes import load
-from tests.tasks.queues import LocalQueue
 
 pytestmark = pytest.mark.process
 PASSAGES = pa.chunked_array([[f"Town {number} lies on river {number % 11}" for number in range(10, 40)]])
@@ -105,7 +105,7 @@ def test_of_several_at_once_one_makes_the_index(tmp_path: Path) -> None:
 @pytest.mark.sandbox
 def test_a_runner_says_that_it_indexes_and_another_takes_the_index(tmp_path: Path) -> None:
     async def started(plan: RunnerPlan) -> list[str]:
-        runner = Runner(plan, 0, LocalQueue())
+        runner = Runner(plan, 0, WorkQueue())
         try:
             await runner.start()
             return await runner.said()
@@ -128,6 +128,7 @@ import sys, time
 import pyarrow as pa
 from nbrl.infra.home import Home
 from nbrl.tasks.rollout import corpora
+from nbrl.tasks.rollout.work_queue import WorkQueue
 corpora.IN_MEMORY = 10
 passages = pa.chunked_array([["Town lies on river " * 20] * 200_000])
 corpora.open_corpus(Home(sys.argv[1]), "d1", lambda: passages, lambda text: print(text, flush=True))

@@ -184,7 +184,6 @@ def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch: pytest.Monkey
         ({"dataset": "gsm8"}, "did you mean 'gsm8k'"),
         ({"dataset": "gsm8k", "rule": "qa"}, "configuration, columns and rule of gsm8k are known"),
         ({"dataset": "me/x", "columns": {"anwers": "a"}}, "did you mean 'answers'"),
-        ({"dataset": "me/x", "train": None}, "name a split to train on, or set weight to 0"),
     ],
 )
 def test_settings_of_a_data_set_that_cannot_work_are_refused(fields: dict[str, Any], words: str) -> None:

@@ -22,10 +22,11 @@ from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import LiveRunner, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
+from nbrl.tasks.rollout.work_queue import WorkQueue
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 from tests.tasks.nodes.doubles import services
-from tests.tasks.queues import Call, LocalQueue, index_by, played_by
+from tests.tasks.queues import index_by, played_by
 
 LAYOUT = RoundLayout("runs/r/iterations/000000/round-0")
 
@@ -36,7 +37,7 @@ class PlayingRunner(Runner):
     seconds, fails = 0.0, frozenset[str]()
 
     def __init__(self, plan: RunnerPlan) -> None:
-        self.queue = LocalQueue()
+        self.queue = WorkQueue()
         super().__init__(plan, 0, self.queue)
         self.played: list[str] = []
 
@@ -136,21 +137,21 @@ def test_a_row_that_does_not_count_and_is_given_again_before_its_runner_hears_of
             return trajectory.model_copy(update={"status": Status.TIMEOUT}) if task.id == "1" else trajectory
 
     runner = TimingOut(plan(storage, episodes=4))
-    queue, lost = runner.queue.queue, False
+    queue, lost, finish_truly = runner.queue, False, runner.queue.finish
 
     async def finish(name: str, number: int, life: str, index: pa.Table) -> set[str]:
         nonlocal lost
         if lost:
-            return await queue.finish(name, number, life, index)
+            return await finish_truly(name, number, life, index)
         lost = True
         queue._round.held[0].discard("1")  # the runner gave no sign for long
-        passed_over = await queue.finish(name, number, life, index)
+        passed_over = await finish_truly(name, number, life, index)
         queue._round.waiting.append("1")
         queue._change()
         await asyncio.sleep(0.5)  # meanwhile the runner gets it once more
         return passed_over
 
-    runner.queue.finish = Call(finish)
+    runner.queue.finish = finish
     table = asyncio.run(asyncio.wait_for(played_by(storage, runner, runner.queue, rows(3), ROUND), 60))
     assert table["id"].to_pylist() == list("012")
     assert runner.played.count("1") == 2

@@ -20,7 +20,7 @@ class FilesEnvironment(Environment):
     """Parquet, JSON lines, JSON, CSV or TSV files: a question with its answers in each row, or in the corpus a passage."""
 
     kind: Literal["files"] = Field(description="questions of your own")
-    train: Path | None = Field(None, description="questions to train on; needed unless its weight is 0")
+    train: Path | None = Field(None, description="questions to train on; a training needs it, unless its weight is 0")
     held_out: Path = Field(description="questions to evaluate on")
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
@@ -50,12 +50,6 @@ class FilesEnvironment(Environment):
                 raise ValueError(f"there is no column {name!r} to name; {did_you_mean(name, MAPPED)}")
         return columns
 
-    @model_validator(mode="after")
-    def _trains(self) -> "FilesEnvironment":
-        if self.weight and self.train is None:
-            raise ValueError("train is not set; name the file of its training questions, or set weight to 0")
-        return self
-
     def load(self, key: str) -> Tables:
         attached: dict[str, Path] = {}
         train, held_out = [
@@ -72,7 +66,7 @@ class HubEnvironment(Environment):
     kind: Literal["hub"] = Field(description="questions of a data set on the hub")
     dataset: str = Field(description="name in `nbrl data list`, or owner/name on the hub")
     configuration: str = Field("default", description="configuration of the data set; of owner/name only")
-    train: str | None = Field("train", description="split to train on; needed unless its weight is 0")
+    train: str | None = Field("train", description="split to train on; a training needs it, unless its weight is 0")
     held_out: str = Field("test", description="split to evaluate on")
     limit: int | None = Field(None, ge=1, description="questions of each split, from the first; all when not set")
     columns: dict[str, str] = Field(
@@ -98,8 +92,6 @@ class HubEnvironment(Environment):
         described = self.configuration != "default" or self.columns or self.rule not in (None, JUDGE)
         if self.dataset in CATALOGUE and described:
             raise ValueError(f"configuration, columns and rule of {self.dataset} are known; leave them out (rule may be judge)")
-        if self.weight and self.train is None:
-            raise ValueError("train is not set; name a split to train on, or set weight to 0")
         return self
 
     def load(self, key: str) -> Tables:

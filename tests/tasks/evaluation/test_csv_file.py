@@ -3,7 +3,6 @@
 import csv
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from nbrl.tasks.errors import ConfigError
@@ -16,7 +15,7 @@ def row(answer: str | None) -> dict[str, object]:
 
 
 def test_each_answer_is_a_row_and_reads_back(tmp_path: Path) -> None:
-    write_csv(pa.Table.from_pylist([row("42"), row(None)], schema=SCHEMA), tmp_path / "a.csv")
+    write_csv([row("42"), row(None)], tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
         first, second = csv.DictReader(file)
     assert (first["question"], first["references"], first["answer"]) == ('say "a,b"\nor c', '["é", "x"]', "42")
@@ -35,7 +34,7 @@ def test_each_answer_is_a_row_and_reads_back(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_that_a_model_answered_is_computed_by_a_spreadsheet(tmp_path: Path, answer: str, cell: str) -> None:
-    write_csv(pa.Table.from_pylist([row(answer)], schema=SCHEMA), tmp_path / "a.csv")
+    write_csv([row(answer)], tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
         (found,) = csv.DictReader(file)
     assert found["answer"] == cell

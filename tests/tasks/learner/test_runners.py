@@ -24,7 +24,8 @@ from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import LiveRunner, PooledRunner
+from nbrl.tasks.rollout.pooled_runner import PooledRunner
+from nbrl.tasks.rollout.runner import LiveRunner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 

@@ -94,6 +94,9 @@ class DoubleRunners:
         progress(len(played))
         return index_of(played, key, digest)
 
+    def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
+        return pa.concat_tables([function(table, *arguments) for table in tables])
+
     def _play(self, row: dict[str, Any], status: Status) -> Trajectory:
         sampled = Node(parent=0, kind="sampled", step=0, token_ids=[1, 2], logprobs=[-0.5, -0.5], weights_version=self._version)
         failed = status is Status.FAILED

@@ -2,14 +2,12 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.nodes import reward
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.nodes.update import advantage, advantage_table
@@ -17,16 +15,6 @@ from nbrl.tasks.reward.score import SCHEMA
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, services
-
-
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that Ray Data maps is called here."""
-
-    def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
-        return pa.concat_tables([function(table, *arguments) for table in tables])
-
-    monkeypatch.setattr(reward, "map_tables", mapped)
 
 
 def rewards(made: Services, groups: dict[str, list[float]], round_: int = 0, failed: str = "") -> Artifact:

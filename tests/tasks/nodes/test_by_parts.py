@@ -1,17 +1,16 @@
 """What is computed of a round's trajectories part by part."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.parts import DIGEST, PART, ROW
-from nbrl.tasks.nodes import reward
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.nodes.reward import over_parts
 from nbrl.tasks.rollout import chunks as module
 from nbrl.tasks.rollout.chunks import blocks_of
+from tests.tasks.nodes.doubles import DoubleRunners
 
 
 def index(parts: list[int]) -> pa.Table:
@@ -40,11 +39,8 @@ def test_the_result_is_in_the_order_of_the_index(parts: list[int]) -> None:
     def named(block: pa.Table, suffix: str) -> pa.Table:
         return pa.table({"trajectory": block["id"], "said": [each + suffix for each in block["id"].to_pylist()]})
 
-    def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
-        return pa.concat_tables([function(table, *arguments) for table in tables])
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_ROWS", 4)
-        patch.setattr(reward, "map_tables", mapped)
-        found = over_parts(index(parts), named, ("!",), "trajectory")
+        runners = DoubleRunners(Storage(StorageSettings(root="unused")), "")
+        found = over_parts(runners, index(parts), named, ("!",), "trajectory")
     assert found["said"].to_pylist() == [f"{number}!" for number in range(len(parts))]

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,6 @@ from nbrl.tasks.audit.recompute import rescored, same
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout.runs import JUDGEMENTS
-from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
@@ -26,16 +24,6 @@ from nbrl.tasks.services.services import Services
 from tests.tasks.grader import Grader, grading
 from tests.tasks.nodes.doubles import SCOPE, services
 from tests.tasks.storing import stored
-
-
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that Ray Data maps is called here."""
-
-    def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
-        return pa.concat_tables([function(table, *arguments) for table in tables])
-
-    monkeypatch.setattr(reward_node, "map_tables", mapped)
 
 
 @pytest.fixture
