@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, Page, Route, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, Route, ViewportSize, sync_playwright
 from playwright.sync_api import Error as BrowserError
 
 LOADS_MS, DRAWN_MS = 60_000, 1_000
@@ -78,7 +78,7 @@ def ours(at: Served, run: str) -> list[Shot]:
     """nbrl's own pages: the runs, one run, the newest evaluation, a trajectory of it, and one that was trained on."""
     with httpx.Client(base_url=at.trajectories, trust_env=False, timeout=60) as client:
         stages = _links(client, f"/runs/{run}", f"/runs/{run}/")
-        first = next(_links(client, stage, f"{stage}/") for stage in stages if "/evaluations-" in stage)[0]
+        first = next(_links(client, stage, f"{stage}/") for stage in stages if "/evaluations-" in stage)[2]  # of several steps
         played = (each for stage in stages if "/iterations-" in stage for each in _links(client, stage, f"{stage}/"))
         learned = next(each for each in played if LEARNED in client.get(each).text)
     pages = {
@@ -156,7 +156,9 @@ def take(browser: Browser, shot: Shot, out: Path) -> None:
         for words in shot.words:
             _wait_for(page, shot, words)
         page.wait_for_timeout(DRAWN_MS)
-        page.screenshot(path=out / f"{shot.name}.png")
+        used = page.evaluate("document.body.offsetHeight") if shot.ours else SIZE["height"]
+        clip: FloatRect = {"x": 0, "y": 0, "width": SIZE["width"], "height": min(SIZE["height"], used)}
+        page.screenshot(path=out / f"{shot.name}.png", clip=clip)
     finally:
         page.close()
     if shot.ours and errors:
