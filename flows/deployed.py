@@ -36,8 +36,9 @@ from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check, load
 from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import trusted_config
-from nbrl.tasks.runs.run import Prepared, checked_name
+from nbrl.tasks.runs.run import checked_name
 from nbrl.tasks.services.restarts import curable, first_line
 
 P = ParamSpec("P")

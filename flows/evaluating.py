@@ -19,8 +19,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import finish
 from nbrl.tasks.evaluation.deliver import has_mlflow, try_deliver, unusable_champion
-from nbrl.tasks.evaluation.subject import Subject, model_folder
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.subject import model_folder
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Subject
 from nbrl.tasks.layout.runs import EVALUATIONS, DataLayout, EvaluationLayout
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
 from nbrl.tasks.rollout.plan import Server

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from nbrl.agent.policies.chat import ChatSettings
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, key_in, model_of, served
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage, StorageSettings
@@ -24,8 +24,8 @@ from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.deliver import has_mlflow, was_delivered
 from nbrl.tasks.evaluation.question_file import NAME, NOT_TRAINED, content_of, is_question_file, options_in_errors, settings_of
-from nbrl.tasks.evaluation.subject import Subject, check_began_with, run_of, subject_of_policy, subject_of_run
-from nbrl.tasks.evaluation.summary import EvaluationSummary, read
+from nbrl.tasks.evaluation.subject import check_began_with, run_of, subject_of_policy, subject_of_run
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Subject, read
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, DataLayout, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
@@ -34,8 +34,9 @@ from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.preflight import preflight
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import from_settings, load, resumed_config, trusted_config
-from nbrl.tasks.runs.run import Prepared, checked_name, unknown
+from nbrl.tasks.runs.run import checked_name, unknown
 
 ROOT = ".nbrl/storage"
 IN_PROCESS = 64  # trajectories that one process asks for

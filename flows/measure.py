@@ -18,7 +18,7 @@ from nbrl.tasks.runs import epochs, measured
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.measured import Measured
 from nbrl.tasks.runs.opening import opened
-from nbrl.tasks.runs.run import Prepared
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.writer import Writer, writing
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.start import training_services

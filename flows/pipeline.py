@@ -9,13 +9,13 @@ from typing import NamedTuple
 from prefect import flow
 
 from nbrl.tasks.learner.proof import Mismatch
-from nbrl.tasks.nodes.publish import publish
+from nbrl.tasks.nodes.publish import publish, published_mismatch
 from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.nodes.select import retire, sample, select
 from nbrl.tasks.nodes.update import advantage, nothing_to_gain, update
-from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, published_mismatch, sampler_of
+from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.runs.writer import Writer
 from nbrl.tasks.selection.judge import no_signal

@@ -20,10 +20,11 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.opening import opened
 from nbrl.tasks.runs.preflight import check_writable, prepared
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
-from nbrl.tasks.runs.run import Prepared, checked_name, new_name
+from nbrl.tasks.runs.run import checked_name, new_name
 from nbrl.tasks.runs.sweep import sweep, swept_writing
 from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.runs.writer import Writer

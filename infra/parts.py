@@ -1,7 +1,8 @@
 """A table that lies in parts: an index, itself a small table, says where each row is."""
 
 import itertools
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,13 @@ PART, DIGEST, ROW = "part", "sha256", "row"  # its columns: the key of a table, 
 def parts_of(index: "pa.Table") -> dict[str, str]:
     """Return the SHA-256 of each part by its key, in the order in which the index names them first."""
     return dict(zip(index[PART].to_pylist(), index[DIGEST].to_pylist(), strict=True))
+
+
+def taken(table: "pa.Table", places: Sequence[int]) -> "pa.Table":
+    """Return the rows at these places. `pa.array` would import pandas first, to see whether what it is given is of it."""
+    import pyarrow as pa
+
+    return table.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(array("q", places))]))
 
 
 def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Table":
@@ -41,5 +49,5 @@ def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Tab
         places.append(begins[part] + row)
     whole = pa.concat_tables(tables, promote_options="default")
     if whole.nbytes < TAKEN_BYTES:
-        return whole.take(pa.array(places, pa.int64()))
+        return taken(whole, places)
     return pa.concat_tables([whole.slice(place, 1) for place in places])

@@ -11,7 +11,8 @@ from pathlib import Path
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.health import answers, started
+from nbrl.infra.process.health import started
+from nbrl.infra.process.probe import answers
 from nbrl.infra.process.shared import Budget, Shared
 from nbrl.infra.setup import databases
 

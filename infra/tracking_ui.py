@@ -7,7 +7,8 @@ import httpx
 
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.health import answers, started
+from nbrl.infra.process.health import started
+from nbrl.infra.process.probe import answers
 from nbrl.infra.setup import databases
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
 from nbrl.infra.tracking_address import DATABASE, database

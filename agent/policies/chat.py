@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.http.client import RETRIED, BodyTooLargeError, EncodingError, Retry, body, retry_after
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.completion import Completion, chat_messages, fault, read
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.agent.text import check_address, storable
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 
@@ -45,23 +45,6 @@ HINTS = {
     429: "ask less at once, or try again later",
 }
 LATER = "look at the server, or try again later"
-
-
-class ChatSettings(BaseModel):
-    """A model behind the OpenAI chat API."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    endpoint: str = Field(description="the part before /chat/completions, such as https://host/v1")
-    model: str = Field(min_length=1)
-    sees_images: bool = Field(False, description="send pictures; else the model reads only their sizes")
-    seeded: bool = Field(False, description="send each request's seed; not every server takes one")
-
-    @field_validator("endpoint")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        check_address(value)
-        return value.rstrip("/")
 
 
 class _Failure(NamedTuple):

@@ -27,7 +27,8 @@ from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
-from nbrl.flows.display.trajectory import EpisodeSpinner, save
+from nbrl.flows.display.saved import save
+from nbrl.flows.display.trajectory import EpisodeSpinner
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError, RunError

@@ -11,7 +11,8 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body, usable_key
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings

@@ -89,8 +89,9 @@ def agent(
     from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
     from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
     from nbrl.flows.ask.replay import cells, load, verdict
-    from nbrl.flows.display.trajectory import EpisodeSpinner, writable
-    from nbrl.flows.display.trajectory import save as write
+    from nbrl.flows.display.saved import save as write
+    from nbrl.flows.display.saved import writable
+    from nbrl.flows.display.trajectory import EpisodeSpinner
     from nbrl.tasks.errors import ConfigError
 
     kept: list[Any] = []

@@ -35,7 +35,7 @@ def compare(
     The first is what the others are compared with.
     """
     from nbrl.flows.display.comparison import render
-    from nbrl.flows.display.trajectory import put, writable
+    from nbrl.flows.display.saved import put, writable
     from nbrl.tasks.comparison import compare as logic
     from nbrl.tasks.comparison.page import page
     from nbrl.tasks.errors import ConfigError

@@ -30,8 +30,8 @@ def promote(
     """
     from nbrl.infra.errors import ServerError
     from nbrl.infra.home import Home
-    from nbrl.tasks.runs.checkpoints import named
     from nbrl.tasks.runs.recipes import check_acting, trusted_config
+    from nbrl.tasks.runs.run import named
     from nbrl.tasks.tracking.promote import promote as make_champion
     from nbrl.tasks.tracking.promote import show_champion
 

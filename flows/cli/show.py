@@ -12,7 +12,7 @@ from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
-    from nbrl.flows.display.listing import Wanted
+    from nbrl.flows.display.wanted import Wanted
     from nbrl.infra.storage import Storage
 
 
@@ -79,8 +79,8 @@ def show(
     ] = None,
 ) -> None:
     """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
-    from nbrl.flows.display.listing import Wanted
-    from nbrl.tasks.runs.checkpoints import named
+    from nbrl.flows.display.wanted import Wanted
+    from nbrl.tasks.runs.run import named
 
     name, _, identity = (trajectory or "").partition("/")
     run, updates = named(name) if trajectory is not None else ("", None)
@@ -95,8 +95,7 @@ def show(
 
 def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | None, html: Path | None) -> None:
     """Raises ConfigError for options that cannot act together."""
-    from nbrl.agent.trajectory import Status
-    from nbrl.flows.display.listing import Wanted
+    from nbrl.flows.display.wanted import Wanted
     from nbrl.tasks.errors import ConfigError, did_you_mean
 
     of_places = Wanted(iteration=wanted.iteration, updates=wanted.updates, held_out=wanted.held_out)
@@ -110,9 +109,12 @@ def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | N
             raise ConfigError(f"{option} writes one trajectory; name it as {run or 'RUN'}/TRAJECTORY (`{lists}` lists them)")
     if path is not None and html is not None:
         raise ConfigError("--notebook and --html each write one file; give one of them")
-    statuses = [status.value for status in Status]
-    if wanted.status and wanted.status not in statuses:
-        raise ConfigError(f"no trajectory ends as {wanted.status!r}; {did_you_mean(wanted.status, statuses)}")
+    if wanted.status:
+        from nbrl.agent.trajectory import Status
+
+        statuses = [status.value for status in Status]
+        if wanted.status not in statuses:
+            raise ConfigError(f"no trajectory ends as {wanted.status!r}; {did_you_mean(wanted.status, statuses)}")
     if wanted.iteration is not None and (wanted.held_out or wanted.updates is not None):
         raise ConfigError("--iteration lists what was trained on, --held-out and @N what was not; leave one of them out")
     if wanted.best is not None and wanted.worst is not None:
@@ -132,7 +134,7 @@ def _show(
     html: Path | None,
 ) -> None:
     from nbrl.flows.display.listing import find, listing
-    from nbrl.flows.display.trajectory import put, render, save, side_by_side, writable
+    from nbrl.flows.display.trajectory import render, side_by_side
     from nbrl.tasks.layout.runs import title_of
     from nbrl.tasks.runs.kept import fitting
 
@@ -148,6 +150,8 @@ def _show(
             for key, match, rewards in found:
                 out.print(render(title_of(key), match, rewards))
             return
+        from nbrl.flows.display.saved import put, save, writable
+
         if html is not None:
             from nbrl.flows.pages.app import page
 

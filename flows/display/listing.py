@@ -1,7 +1,6 @@
 """Finds trajectories among the artifacts of runs and evaluations."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
@@ -9,64 +8,15 @@ from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.tables import table
+from nbrl.flows.display.wanted import ListedTrajectory, Wanted
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, place_of, run_names, stage_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, run_names, stage_of
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
-from nbrl.tasks.runs.results import read_trajectories, trajectories_of
+from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 
 COLUMNS = ("trajectory", "where", "reward", "success", "steps", "status", "answer", "question")
 READ = ["id", "group", "status", "answer", "question", "ability", "environment"]
-
-
-@dataclass(frozen=True)
-class ListedTrajectory:
-    """A trajectory without its steps. `reward` and `success` are None where it was not scored."""
-
-    key: str
-    id: str
-    group: str
-    status: str
-    answer: str | None
-    question: str
-    ability: str
-    environment: str
-    steps: int
-    reward: float | None
-    success: float | None
-
-    @property
-    def where(self) -> str:
-        return place_of(self.key)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A filter of listed trajectories; an empty value matches all. `iteration` counts from 1, `updates` is of an evaluation.
-
-    `best` and `worst` want so many with the highest or lowest rewards, the extreme one first.
-    """
-
-    status: str = ""
-    ability: str = ""
-    environment: str = ""
-    iteration: int | None = None
-    updates: int | None = None
-    held_out: bool = False
-    best: int | None = None
-    worst: int | None = None
-
-    def fits(self, found: ListedTrajectory) -> bool:
-        return all(getattr(self, name) in ("", getattr(found, name)) for name in ("status", "ability", "environment"))
-
-    def fits_place(self, key: str) -> bool:
-        """Return whether its table of trajectories is wanted; those of an evaluation outside any run are held out."""
-        stage = stage_of(key)
-        if self.iteration is not None:
-            return stage == (False, self.iteration)
-        if self.updates is not None:
-            return stage == (True, self.updates)
-        return not self.held_out or stage is None or stage[0]
 
 
 def files(storage: Storage, run: str) -> list[str]:

@@ -1,8 +1,6 @@
 """Renders a trajectory for a terminal: think, code, output, reward. Text of a model is never markup or terminal control."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow.compute as pc
@@ -13,16 +11,16 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from nbrl.agent.context.notepad import notes
-from nbrl.agent.notebook.write import notebook, written
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.trajectory import Step, Trajectory
-from nbrl.flows.display.listing import Wanted, files, line, places
+from nbrl.flows.display.listing import files, line, places
 from nbrl.flows.display.terminal import plain
+from nbrl.flows.display.wanted import Wanted
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import place_of
 from nbrl.tasks.layout.stages import rewards_of
-from nbrl.tasks.runs.results import read_trajectories, trajectories_of
+from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 
 SHOWN_CHARS = 1_000
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
@@ -117,31 +115,6 @@ class EpisodeSpinner:
         for part in (*observation(step), *notepad(step, self._notes)):
             self._console.print(part)
         self._notes = step.notepad
-
-
-def writable(path: Path) -> Path:
-    """Return `path` if a file can be written there; to be called before the work starts. Raises ConfigError."""
-    folder = path.parent
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name a file")
-    if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder} for {path.name}; make it or name another")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ConfigError(f"{path} may not be written; name a file elsewhere")
-    return path
-
-
-def save(path: Path, trajectory: Trajectory, rewards: dict[str, object] | None = None) -> None:
-    """Write the trajectory as a notebook, replacing a file of this name. Raises ConfigError."""
-    put(path, written(notebook(trajectory, rewards)))
-
-
-def put(path: Path, data: bytes) -> None:
-    """Write the file, replacing one of this name. Raises ConfigError."""
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{path} could not be written: {error.strerror}") from error
 
 
 def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wanted) -> RenderableType:

@@ -10,7 +10,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import run_names
-from nbrl.tasks.runs.results import read_trajectories
+from nbrl.tasks.runs.trajectories import read_trajectories
 
 STAGES, RUNS = 12, 30  # in which a question is looked for at most: of one run, and other runs
 

@@ -12,8 +12,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, title_of
 from nbrl.tasks.layout.stages import RoundLayout, is_chunk, is_trajectories, logprobs_of, rewards_of
 from nbrl.tasks.runs.lease import holder
-from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import Kind, checked_name
+from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 
 KINDS: tuple[Kind, ...] = (RUNS, EVALUATIONS)
 COLUMNS = ["id", "group", "environment", "ability", "status", "answer", "question"]

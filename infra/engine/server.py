@@ -24,8 +24,9 @@ from nbrl.infra.engine.parts import Parts, sweep, temporary
 from nbrl.infra.engine.settings import EngineSettings, headers, write_keys
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import Child, free_port, port_in_use
-from nbrl.infra.process.health import answers, wait_until_healthy
+from nbrl.infra.process.health import wait_until_healthy
 from nbrl.infra.process.identity import here
+from nbrl.infra.process.probe import answers
 
 POLL_S = 0.1
 PORT_S = 5.0

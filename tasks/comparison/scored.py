@@ -16,14 +16,14 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import answers_of_result
 from nbrl.tasks.evaluation.scores import question_scores
-from nbrl.tasks.evaluation.statistics import Estimate, estimate
+from nbrl.tasks.evaluation.statistics import estimate
+from nbrl.tasks.evaluation.summary import Estimate
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout
-from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.recipes import resumed_config
 from nbrl.tasks.runs.results import NodeResult
-from nbrl.tasks.runs.run import Run, find_run, unknown
+from nbrl.tasks.runs.run import Run, find_run, named, unknown
 from nbrl.tasks.tracking.steps import Steps
 
 

@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
-from nbrl.tasks.evaluation.scores import Scores, metrics, scores
+from nbrl.tasks.evaluation.scores import metrics, scores
 from nbrl.tasks.evaluation.statistics import about_intervals
-from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Scores, Subject
 from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of

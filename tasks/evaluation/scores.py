@@ -2,42 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.evaluation.statistics import Estimate, estimate, pass_at
+from nbrl.tasks.evaluation.statistics import estimate, pass_at
+from nbrl.tasks.evaluation.summary import Scores
 from nbrl.tasks.reward.rules.qa import normalise
 
 Row = Mapping[str, Any]
 Samples = Sequence[Row]
 """The rows of one question, by sample."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores over some of the questions.
-
-    `pass_at` is by k, over the questions with at least k samples; `majority` is None where every question has one sample.
-    """
-
-    environment: str
-    ability: str
-    questions: int
-    success: Estimate
-    f1: Estimate
-    pass_at: dict[int, Estimate]
-    majority: Estimate | None = None
-
-    @property
-    def label(self) -> str:
-        return "/".join(part for part in (self.environment, self.ability) if part) or "all"
-
-    def headline(self, mode: str) -> Estimate:
-        """Return the score that counts in this mode of asking: that of the vote, or the mean success."""
-        return self.majority if mode == "vote" and self.majority is not None else self.success
 
 
 def by_question(answers: pa.Table) -> dict[str, Samples]:

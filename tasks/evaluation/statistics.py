@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nbrl.tasks.evaluation.summary import Estimate
+
 RESAMPLES = 10_000
 LEVEL = 0.95
 Z = 1.959964  # of the normal distribution at this level
@@ -15,19 +17,6 @@ BLOCK = 1 << 22  # numbers drawn at once
 
 Scores = Sequence[float]
 """One number for each question."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over questions, and the bounds of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    questions: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True)

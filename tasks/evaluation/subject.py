@@ -4,32 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import Field
-
-from nbrl.infra.closed import ClosedModel
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.evaluation.summary import Subject
 from nbrl.tasks.layout.runs import NAME, RUNS
 from nbrl.tasks.model_folder.source import content_digest, fetch
-from nbrl.tasks.rollout.plan import Server
-from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder, named
+from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
-from nbrl.tasks.runs.run import find_run, known_run, unknown
-
-
-class Subject(ClosedModel):
-    """A run's policy after `updates` updates, or else a folder, or a model behind a server.
-
-    `name` is what reports call it, `digest` that of its weights, or of the server's address and the model's name there.
-    """
-
-    name: str
-    digest: str
-    run: str = ""
-    run_id: str = ""
-    updates: int = Field(0, ge=0)
-    server: Server | None = None
+from nbrl.tasks.runs.run import find_run, known_run, named, unknown
 
 
 def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:

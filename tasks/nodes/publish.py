@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF
@@ -9,6 +10,7 @@ from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.proof import Mismatch, Proof
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import effect
+from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import Finding
 from nbrl.tasks.services.services import Services
@@ -91,3 +93,12 @@ def _judged(findings: list[Finding], before: Mismatch, floor: Mismatch, toleranc
         "publish/mismatch_ratio": Metric(max(ratios), "max"),
         "publish/mismatch_tokens": Metric(len(findings[0].differences), "sum"),
     }
+
+
+def published_mismatch(records: Sequence[Record]) -> Mismatch:
+    """Return the mismatch of engine and trainer when the weights after these records were published; None for the run's first."""
+    names = ("publish/mismatch_mean_abs", "publish/mismatch_p99_abs")
+    for record in reversed(records):
+        if all(name in record.metrics for name in names):
+            return Mismatch(mean=record.metrics[names[0]], high=record.metrics[names[1]])
+    return Mismatch(mean=0.0, high=0.0)

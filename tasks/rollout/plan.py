@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nbrl.agent.policies.chat import ChatSettings
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.infra.closed import ClosedModel

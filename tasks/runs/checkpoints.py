@@ -12,15 +12,7 @@ from nbrl.tasks.layout.checkpoints import HF, updates_of
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.pins import pin
 from nbrl.tasks.runs.retention import complete
-from nbrl.tasks.runs.run import checked_name, known_run
-
-
-def named(text: str) -> tuple[str, int | None]:
-    """Return the run and the number of updates of RUN[@N]. Raises ConfigError."""
-    name, at, number = text.partition("@")
-    if at and not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"{text!r} names no checkpoint: write RUN, or RUN@N with the number of its updates")
-    return checked_name(name), int(number) if at else None
+from nbrl.tasks.runs.run import known_run
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,11 +13,12 @@ from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedE
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import RETIRED
-from nbrl.tasks.learner.proof import Mismatch
-from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.kept import Key, read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
+
+if TYPE_CHECKING:  # it imports all settings
+    from nbrl.tasks.runs.config import RunConfig
 
 FEW = 3  # iterations in a row after which a small effective sample size is no accident
 
@@ -189,15 +190,6 @@ def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
     return list(policies.values())
 
 
-def published_mismatch(records: Sequence[Record]) -> Mismatch:
-    """Return the mismatch of engine and trainer when the weights after these records were published; None for the run's first."""
-    names = ("publish/mismatch_mean_abs", "publish/mismatch_p99_abs")
-    for record in reversed(records):
-        if all(name in record.metrics for name in names):
-            return Mismatch(mean=record.metrics[names[0]], high=record.metrics[names[1]])
-    return Mismatch(mean=0.0, high=0.0)
-
-
 def check_samples(run: Run, records: Sequence[Record], floor: float) -> None:
     """Raises RunError if the effective sample size of the last iterations with an update was each time below the floor."""
     shares = [record.metrics["mismatch/ess_share"] for record in records if "mismatch/ess_share" in record.metrics][-FEW:]
@@ -240,7 +232,7 @@ class Summary(ClosedModel):
     stalled: str = ""
 
 
-def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
+def finished(run: Run, config: "RunConfig", storage: Storage) -> Summary | None:
     """Return the summary of a run that already did all its iterations, or that ended early without signal, else None.
 
     Raises NothingLearnedError if nothing was learned in any, and ConfigError if it did more iterations than configured.

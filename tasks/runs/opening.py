@@ -17,7 +17,8 @@ from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.lease import holder
-from nbrl.tasks.runs.run import Kind, Prepared, Run, find_run, removed_meanwhile
+from nbrl.tasks.runs.prepared import Prepared
+from nbrl.tasks.runs.run import Kind, Run, find_run, removed_meanwhile
 from nbrl.tasks.runs.trust import remember
 
 

@@ -29,8 +29,9 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
 from nbrl.tasks.runs.gpu_memory import check_fits
 from nbrl.tasks.runs.opening import continued
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Kind, Prepared
+from nbrl.tasks.runs.run import Kind
 
 SHOWN_CHARS = 300  # of a library's message
 PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits

@@ -11,19 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as types
-from pydantic import ValidationError
-
-from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
-from nbrl.infra.parts import INDEX, joined
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import fault_in_words
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.stages import StageLayout, is_chunk, of_node, policy_folder
 from nbrl.tasks.runs.epochs import check_newest
@@ -31,8 +23,6 @@ from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.steps import StepStore
-
-MAY_BE_NULL = {"answer"}
 
 
 class NodeResult(ClosedModel):
@@ -154,49 +144,3 @@ def evaluation_of(storage: Storage, run: Run, policy: Weights) -> NodeResult | N
     """Return the result of the evaluation of a policy, if it finished."""
     results = results_of(storage, run.layout.evaluation(policy.updates))
     return next((result for result in results if result.inputs[0] == policy.digest), None)
-
-
-def read_trajectories(storage: Storage, key: str, identity: str | None = None) -> pa.Table:
-    """Return a table of trajectories, or its rows of one id. Of a table in parts, only the parts with these rows are read.
-
-    Raises MissingError, or DamagedError if the table is not one of trajectories.
-    """
-    table = storage.read_table(key) if identity is None else _parts_with(storage, key, identity)
-    for field in SCHEMA:
-        wrong = "lacks" if field.name not in table.column_names else _fault(table[field.name], field)
-        if wrong:
-            raise _damaged(storage, key, f"it {wrong} {field.name}")
-    return table if identity is None else table.filter(pc.equal(table["id"], identity))
-
-
-def _parts_with(storage: Storage, key: str, identity: str) -> pa.Table:
-    """Return the rows of a table that its index names for an id; the whole table if it has no such index."""
-    index = storage.read_index(key) if key.endswith(INDEX) else None
-    if index is None or "id" not in index.column_names:
-        return storage.read_table(key)
-    rows = index.filter(pc.equal(index["id"], identity))
-    return joined(rows, storage.read_table) if len(rows) else SCHEMA.empty_table()
-
-
-def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajectory]:
-    """Return the trajectories of some rows of the table. Raises DamagedError if they are none."""
-    try:
-        trajectories = from_table(rows)
-    except ValidationError as error:
-        raise _damaged(storage, key, fault_in_words(error)) from error
-    for trajectory in trajectories:
-        for node in trajectory.sampled():
-            if node.logprobs and len(node.logprobs) != len(node.token_ids):
-                raise _damaged(storage, key, f"a step of {trajectory.id!r} has not as many log-probs as tokens")
-    return trajectories
-
-
-def _fault(column: pa.ChunkedArray, field: pa.Field) -> str:
-    alike = types.is_list(column.type) if types.is_list(field.type) else column.type == field.type
-    if not alike:
-        return "has another type of"
-    return "lacks values of" if column.null_count and field.name not in MAY_BE_NULL else ""
-
-
-def _damaged(storage: Storage, key: str, why: str) -> DamagedError:
-    return DamagedError(f"{storage.uri(key)} is no table of trajectories: {why}; bring it back from a copy")

@@ -1,56 +1,20 @@
 """A run on storage: its identity and its configuration."""
 
 import uuid
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import Field, ValidationError
 
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, OtherFormatError, did_you_mean
 from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, RunLayout, layout_of, name_of
-from nbrl.tasks.runs.config import RunConfig
 
 Kind = Literal["runs", "evaluations"]
 DIGITS = 20  # shown of another format's number
 FORMAT: Literal[1] = 1  # of all that is stored of a run or an evaluation
-
-
-class Prepared(BaseModel):
-    """A configuration that passed preflight, and until it is on storage what its environments gave then.
-
-    `questions` is the folder on storage of another run's questions, where they are taken from there.
-
-    The tables are private: Prefect records the parameters of a flow, and of these the settings alone.
-    """
-
-    config: RunConfig
-    questions: str = ""
-    _tables: Mapping[str, Tables] | None = PrivateAttr(None)
-
-    @classmethod
-    def of(cls, config: RunConfig, tables: Mapping[str, Tables] | None, questions: str = "") -> "Prepared":
-        made = cls(config=config, questions=questions)
-        made._tables = tables
-        return made
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
-        return {"type": "object"}  # Prefect asks when a flow is imported, and that of all settings would take half a second
-
-    @property
-    def tables(self) -> Mapping[str, Tables] | None:
-        """Return what each environment gave; None if that was on storage already, or has been taken."""
-        return self._tables
-
-    def take(self) -> Mapping[str, Tables] | None:
-        """Return the tables, for the last time: they may be large, and a run lasts long."""
-        taken, self._tables = self._tables, None
-        return taken
 
 
 class Run(ClosedModel):
@@ -87,6 +51,14 @@ def checked_name(name: str) -> str:
             f"a run cannot be named {name!r}: use up to 100 letters, digits, '.', '_' and '-', first a letter or digit"
         )
     return name
+
+
+def named(text: str) -> tuple[str, int | None]:
+    """Return the run and the number of updates of RUN[@N]. Raises ConfigError."""
+    name, at, number = text.partition("@")
+    if at and not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{text!r} names no checkpoint: write RUN, or RUN@N with the number of its updates")
+    return checked_name(name), int(number) if at else None
 
 
 def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:

@@ -12,7 +12,7 @@ from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.plan import in_words, memory_shares
-from nbrl.tasks.runs.run import Prepared
+from nbrl.tasks.runs.prepared import Prepared
 
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
 WORDS = 30  # an answer with more words is probably a text

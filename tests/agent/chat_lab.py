@@ -8,7 +8,8 @@ import httpx
 
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.messages import Message, Prompt
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from tests.chat_server import Server

@@ -16,9 +16,10 @@ from nbrl.agent.http.client import Retry, retry_after
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policies.completion import BROKEN, chat_messages
 from nbrl.agent.policies.recorded import ScriptedPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer

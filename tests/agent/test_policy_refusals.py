@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from nbrl.agent.errors import PolicyError, RefusedError
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Sampling
 from tests.agent.chat_lab import KEY, PROMPT, ask, completion
 from tests.chat_server import Reply, Server, serving

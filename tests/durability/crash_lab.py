@@ -54,8 +54,9 @@ from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.history import newest_policy
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Prepared, Run
+from nbrl.tasks.runs.run import Run
 from nbrl.tasks.services import restarts
 from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.services.progress import Progress

@@ -23,8 +23,9 @@ from prefect import flow, get_client, tags
 from nbrl.flows import evaluate as evaluation
 from nbrl.flows.registration import report_to
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.evaluation.scores import Estimate, Scores
-from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.evaluation.scores import Estimate
+from nbrl.tasks.evaluation.summary import Scores
+from nbrl.tasks.evaluation.summary import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 
 async def twice():

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nbrl.flows.cli.commands import app
-from nbrl.flows.display.listing import ListedTrajectory, Wanted, choose
+from nbrl.flows.display.listing import choose
+from nbrl.flows.display.wanted import ListedTrajectory, Wanted
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from tests.tasks.comparison import made

@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from nbrl.agent.messages import Message, Prompt
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer

@@ -8,8 +8,8 @@ import pytest
 
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Prepared
 from nbrl.tasks.runs.warnings import review
 
 

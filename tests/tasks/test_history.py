@@ -6,6 +6,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.learner.proof import Mismatch
+from nbrl.tasks.nodes.publish import published_mismatch
 from nbrl.tasks.runs.history import (
     Record,
     check_samples,
@@ -13,7 +14,6 @@ from nbrl.tasks.runs.history import (
     newest_policy,
     newest_record,
     policies_in_use,
-    published_mismatch,
     sampler_of,
     skipped_in_row,
 )

@@ -7,8 +7,8 @@ import pytest
 from nbrl.tasks.learner import settings
 from nbrl.tasks.runs import config, plan, warnings
 from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import Prepared
 from nbrl.tasks.runs.warnings import warnings_of
 
 

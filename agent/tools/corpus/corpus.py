@@ -26,6 +26,8 @@ class Corpus:
     @classmethod
     def in_memory(cls, passages: Sequence[str]) -> "Corpus":
         """Index the passages now. A large corpus takes long and much memory: see nbrl.agent.tools.corpus.index."""
+        if not passages:
+            return cls(pa.chunked_array([], pa.large_string()), None)
         return cls(pa.chunked_array([pa.array(passages, pa.large_string())]), index_of(passages))
 
     def __len__(self) -> int:

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.messages import Message, Prompt
-from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage

@@ -12,8 +12,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.runs.recipes import resumed_config
-from nbrl.tasks.runs.results import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name, known_run
+from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.recorded import retold
 from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource

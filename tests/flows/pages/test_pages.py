@@ -27,7 +27,7 @@ from nbrl.tasks.rollout.chunks import index_of, write
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import read_trajectories
+from nbrl.tasks.runs.trajectories import read_trajectories
 from tests.flows.typed import nbrl
 from tests.tasks.storing import stored
 

@@ -11,7 +11,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.evaluation.answers import answers_of, finish
-from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.evaluation.summary import Subject
 from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.metrics import of
 from nbrl.tasks.reward.score import SCHEMA as REWARDS

@@ -6,8 +6,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.answers import SCHEMA
 from nbrl.tasks.evaluation.deliver import champion_score, unusable_champion
 from nbrl.tasks.evaluation.scores import scores
-from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Subject
 from nbrl.tasks.layout.runs import EvaluationLayout, champion_of
 from nbrl.tasks.runs.pins import Champion
 from tests.tasks.evaluation.test_scores import row

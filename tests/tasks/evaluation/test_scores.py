@@ -5,8 +5,7 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.evaluation.answers import SCHEMA, answers_of, header, markdown, question_id, rows
 from nbrl.tasks.evaluation.scores import by_question, majority, metrics, question_scores, scores, success
-from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Subject
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 
 

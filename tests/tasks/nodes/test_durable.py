@@ -25,9 +25,10 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Summary, finished
 from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.opening import continued, drop, open_run, opened
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load, resumed_config
 from nbrl.tasks.runs.results import inputs_of, key_of, node_steps, result_of
-from nbrl.tasks.runs.run import Prepared, Run, find_run, known_run
+from nbrl.tasks.runs.run import Run, find_run, known_run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.writer import writing
 from nbrl.tasks.services.progress import timed

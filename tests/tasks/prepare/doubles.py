@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.answers import SCHEMA as ANSWERS
-from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.summary import EvaluationSummary, Subject
 from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.prepare.rows import QUESTIONS
 
