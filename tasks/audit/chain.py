@@ -28,6 +28,7 @@ from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope, Weights
+from nbrl.tasks.tracking.names import shown
 from nbrl.tasks.tracking.parameters import RUN_ID
 
 PARTIAL = ".partial"
@@ -110,8 +111,9 @@ def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> I
     if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
         yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
         return
-    for name in sorted({name for record in records for name in record.metrics}):
-        wanted = sorted((record.iteration + 1, record.metrics[name]) for record in records if name in record.metrics)
+    of_steps = {record.iteration + 1: shown(record.metrics, run.environments) for record in records}
+    for name in sorted({name for metrics in of_steps.values() for name in metrics}):
+        wanted = sorted((step, metrics[name]) for step, metrics in of_steps.items() if name in metrics)
         points = sorted(tracking.history(name))
         if [step for step, _ in points] != [step for step, _ in wanted]:
             steps = f"at steps {_few(points)}, the records at {_few(wanted)}"

@@ -19,6 +19,7 @@ from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.pins import champion, recorded
 from nbrl.tasks.runs.run import find_run, known_run
 from nbrl.tasks.tracking.evaluations import DIGEST, EVALUATION, PARENT_ID, PARENT_NAME, REPORT, TABLE, log_answers
+from nbrl.tasks.tracking.names import shown
 from nbrl.tasks.tracking.parameters import RUN_ID, facts
 
 
@@ -97,7 +98,8 @@ def _deliver(
         if parent := tracking.id_of(subject.run, {RUN_ID: subject.run_id}):
             tags[PARENT] = parent
     tracking.start_run(summary.name, params, identity, tags, started=started)
-    tracking.log_metrics(summary.metrics, 0, summary.finished)
+    metrics = {f"eval/{name}": value for name, value in summary.metrics.items()}
+    tracking.log_metrics(shown(metrics, summary.environments), 0, summary.finished)
     tracking.log_text(report, REPORT)
     keys = storage.list(layout.evaluations)
     (key,) = filter(is_trajectories, keys)

@@ -39,6 +39,11 @@ class Run(ClosedModel):
     def layout(self) -> RunLayout:
         return layout_of(self.kind, self.name)
 
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """Return the names of its environments."""
+        return tuple(self.config.get("environments", ()))
+
 
 def new_name(recipe: str) -> str:
     return f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"

@@ -25,13 +25,15 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.tracking.checkpoints import Checkpoints
 from nbrl.tasks.tracking.evaluations import FOLDER, PARENT_ID, log_answers
+from nbrl.tasks.tracking.names import shown, shown_name
 from nbrl.tasks.tracking.parameters import facts, identity, log_datasets, parameters
 from nbrl.tasks.tracking.steps import Steps, eval_metrics
 from nbrl.tasks.tracking.traces import choose, log_traces, samples
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
-EVALUATED = "eval/em"  # every evaluation has it; it is the last metric of an evaluation in MLflow
-OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without those of environments and abilities
+EVALUATED = shown_name("eval/em")  # every evaluation has it; it is the last metric of an evaluation in MLflow
+OF_MODELS = ("more/reward", "more/eval")  # groups that a checkpoint shows too, and so it does these of the first group:
+MAIN_OF_MODELS = ("main/held_out_success", "main/success", "main/reward")
 TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
 
 
@@ -56,6 +58,8 @@ class MlflowSync:
         if not self._begun:
             self._begin()
         self._begun = False  # unless all of it succeeds: the next call then looks for what this one left
+        if not self.delivered:  # pages that compare runs open on the metric that came first
+            self._evaluations()
         while (record := read_record(self._storage, self._run, self.delivered)) is not None:
             self._iteration(record)
             self._steps.add(record)
@@ -138,6 +142,8 @@ class MlflowSync:
 
     def _metrics(self, metrics: dict[str, float], step: int, finished: float) -> None:
         """Log metrics of a step, those of checkpoints last and with the one that was made at this step."""
+        found = shown(metrics, self._config.environments)
+        metrics = {name: found[name] for name in sorted(found, key=EVALUATED.__eq__)}
         model = self._checkpoints.at(step)
         of_model = {name: value for name, value in metrics.items() if model and _of_model(name)}
         rest = {name: value for name, value in metrics.items() if name not in of_model}
@@ -164,9 +170,7 @@ class MlflowSync:
         for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
             tables = self._tracking.tables(FOLDER) if tables is None else tables
             self._answers(weights.updates, result.artifact, tables)
-            metrics = eval_metrics(result)
-            metrics[EVALUATED] = metrics.pop(EVALUATED)
-            self._metrics(metrics, step, result.finished)
+            self._metrics(eval_metrics(result), step, result.finished)
             self._evaluated.add(step)
 
     def _answers(self, updates: int, result: Artifact, tables: set[str]) -> None:
@@ -220,7 +224,7 @@ def _record_id(record: Record) -> str:
 
 
 def _of_model(metric: str) -> bool:
-    return metric.rpartition("/")[0] in OF_MODELS
+    return metric in MAIN_OF_MODELS or metric.rpartition("/")[0] in OF_MODELS
 
 
 def _scores(summary: Summary) -> dict[str, list[object]]:

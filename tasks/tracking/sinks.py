@@ -1,4 +1,4 @@
-"""Sinks of metrics beside MLflow: each has all metrics of a run from its storage, so that it may lose them at any time.
+"""Sinks of metrics beside MLflow: each has the metrics of a run from its storage, so that it may lose them at any time.
 
 Another kind is a class with the methods of `MetricSink` and a line of `sinks_of`.
 """
@@ -12,6 +12,7 @@ from nbrl.infra.tensorboard import EventFiles
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.tracking.names import shown
 from nbrl.tasks.tracking.steps import Steps, eval_metrics
 
 
@@ -59,10 +60,10 @@ class SinkDelivery:
     def _new(self, steps: Steps) -> Iterator[_Point]:
         while (record := read_record(self._storage, self._run, steps.count)) is not None:
             steps.add(record)
-            yield _Point(steps.count, dict(record.metrics), record.finished)
+            yield _Point(steps.count, shown(record.metrics, self._run.environments), record.finished)
         for step, _, result in steps.evaluations(self._storage, self._evaluated):
             self._evaluated.add(step)
-            yield _Point(step, eval_metrics(result), result.finished)
+            yield _Point(step, shown(eval_metrics(result), self._run.environments), result.finished)
 
 
 def sinks_of(settings: TrackingSettings, storage: Storage, run: Run) -> list[SinkDelivery]:

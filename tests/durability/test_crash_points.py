@@ -51,7 +51,7 @@ def state(folder: Path) -> dict[str, Any]:
         "evaluation": last.artifact.values,
         "models": sorted(books["models"]),
         "traces": len(books["traces"]),
-        "evaluated": sorted(step for step, _ in tracking.history("eval/em")),
+        "evaluated": sorted(step for step, _ in tracking.history("more/eval/em")),
         "files": books["files"],
     }
 

@@ -13,6 +13,7 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.stages import is_chunk
+from nbrl.tasks.tracking.names import MAIN
 from tests.flows.conftest import NBRL, command
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited, record
@@ -100,7 +101,9 @@ def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, sto
     assert all({"small", "tiny-cpu"} <= set(json.loads(tags)) for name, tags in of_flows if "small" in name.split())
     with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
         keys = {row[0] for row in database.execute("select distinct key from metrics")}
-        assert {"reward/em", "eval/em", "mismatch/logprob_max_abs", "time/overhead_share", "time/rollout"} <= keys
+        assert {"more/reward/em", "more/eval/em", "more/mismatch/logprob_max_abs", "more/time/rollout"} <= keys
+        assert len(MAIN) == 9
+        assert set(MAIN.values()) == {key for key in keys if key.startswith("main/")}
         assert database.execute("select count(*) from logged_models where name like '%-small'").fetchone() == (2,)
         assert database.execute("select count(*) from trace_info").fetchone()[0] >= 2
 
@@ -175,7 +178,7 @@ def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
 
 
 @pytest.mark.more
-def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_nothing(home: Path) -> None:
+def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_a_run_with_its_log_and_none_in_mlflow(home: Path) -> None:
     done = subprocess.run(
         command(home, "broken", "engine.extra_args={no-such-flag: x}"),
         capture_output=True,
@@ -188,7 +191,12 @@ def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_nothing(home: P
     assert "engine" in done.stderr
     assert "no-such-flag" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (home / "storage/runs/broken").exists()
+    lines = subprocess.run(
+        [str(NBRL), "logs", "broken", "--root", f"{home}/storage"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "no-such-flag" in lines.splitlines()[-1]
+    with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
+        assert database.execute("select count(*) from runs where name = 'broken'").fetchone() == (0,)
     assert left_over("broken") == []
 
 

@@ -8,6 +8,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from nbrl.infra.mlflow_app import CLOSED, without_assistant
 from nbrl.infra.process.identity import names_of
 from nbrl.infra.process.own_pages import LOCAL, Message, Receive, Send, for_own_pages
 
@@ -20,6 +21,14 @@ async def _application(scope: Message, receive: Receive, send: Send) -> None:
     socket = WebSocket(scope, receive, send)
     await socket.accept()
     await socket.close()
+
+
+def test_mlflows_assistant_does_not_answer_and_its_pages_do_not_open_it() -> None:
+    pages = TestClient(without_assistant(_application, b"<html><head></head></html>"), base_url=OWN)
+    assert pages.post("/ajax-api/3.0/mlflow/assistant/message").status_code == 404
+    assert pages.get("/ajax-api/2.0/mlflow/experiments/search").text == "let in"
+    assert pages.get("/").text == f"<html><head>{CLOSED.decode()}</head></html>"
+    assert pages.head("/").text == ""
 
 
 CLIENT = TestClient(for_own_pages(_application), base_url=OWN)

@@ -96,7 +96,7 @@ def test_a_run_is_delivered_and_rebuilt_alike(storage: Storage, tmp_path: Path) 
     ]
     name, _, metrics = found["models"][1]
     assert name == "000002-r"
-    assert metrics == [("eval/em", 0.5, 2), ("eval/success", 0.7, 2), ("reward/em", 0.1, 2)]
+    assert metrics == [("main/held_out_success", 0.7, 2), ("more/eval/em", 0.5, 2), ("more/reward/em", 0.1, 2)]
     assert "evaluations/000002.json" in found["artifacts"]
     assert "config.yaml" in found["artifacts"]
     right = [("exact_match", "True"), ("expected_answer", "1"), ("reward", "0.5"), ("success", "True")]

@@ -49,13 +49,13 @@ def test_everything_is_delivered_once_however_often_and_by_whom(storage: Storage
             books(storage, tmp_path).catch_up()
     found = has(tmp_path)
     assert found["metrics"] == {
-        "eval/em": [[0, 0.5], [1, 0.5], [2, 0.5]],
-        "eval/success": [[0, 0.5], [1, 0.6], [2, 0.7]],
-        "reward/em": [[1, 0.0], [2, 0.1]],
-        "time/update": [[1, 1.0], [2, 1.0]],
+        "more/eval/em": [[0, 0.5], [1, 0.5], [2, 0.5]],
+        "main/held_out_success": [[0, 0.5], [1, 0.6], [2, 0.7]],
+        "more/reward/em": [[1, 0.0], [2, 0.1]],
+        "more/time/update": [[1, 1.0], [2, 1.0]],
     }
     assert sorted(found["models"]) == ["000001-r", "000002-r"]
-    assert found["of_models"] == {name: ["reward/em", "eval/success", "eval/em"] for name in found["models"]}
+    assert found["of_models"] == {name: ["more/reward/em", "main/held_out_success", "more/eval/em"] for name in found["models"]}
     assert sorted(found["tables"]) == ["evaluations/000000", "evaluations/000001", "evaluations/000002"]
     assert found["tables"]["evaluations/000001"]["reference"] == ["1", "1"]
     assert found["datasets"] == ["world/held_out", "world/train"]
@@ -167,7 +167,7 @@ def test_iterations_that_were_done_again_are_delivered_to_a_new_run(storage: Sto
     storage.delete(RUN.layout.iteration(1).record)
     iteration(storage, 1, epoch="e0002-abcdef")
     books(storage, tmp_path).catch_up()
-    assert [step for step, _ in has(tmp_path)["metrics"]["reward/em"]] == [1, 2]
+    assert [step for step, _ in has(tmp_path)["metrics"]["more/reward/em"]] == [1, 2]
     assert has(tmp_path)["models"]["000002-r"].endswith("000002-e0002-abcdef")
 
 

@@ -10,6 +10,7 @@ from nbrl.infra.tensorboard import EventFiles
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.delivery import fill
+from nbrl.tasks.tracking.names import shown
 from nbrl.tasks.tracking.sinks import SinkDelivery, sinks_of
 from tests.tasks.synced import RUN, begun, evaluated, iteration
 
@@ -35,6 +36,19 @@ def has(tmp_path: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: found[name] for name in sorted(found)}
 
 
+def test_of_environments_and_abilities_success_alone_is_shown_and_the_main_metrics_come_first() -> None:
+    of_status = {"rollout/status/answered": 1.0, "rollout/status/answered/world": 1.0, "rollout/status/answered/answered": 1.0}
+    of_em = {"reward/em": 0.5, "reward/em/world": 0.5, "reward/em/world/two_hop": 0.5}
+    of_success = {"reward/success": 0.5, "reward/success/world": 0.5, "reward/success/world/two_hop": 0.5}
+    assert list(shown(of_em | of_status | of_success, {"world", "answered"})) == [
+        "main/success",
+        "more/reward/em",
+        "more/rollout/status/answered",
+        "more/reward/success/world",
+        "more/reward/success/world/two_hop",
+    ]
+
+
 def test_every_metric_is_there_once_however_many_processes_delivered(storage: Storage, tmp_path: Path) -> None:
     assert sinks_of(TrackingSettings(), storage, RUN) == []
     evaluated(storage, Weights(digest="w0"))
@@ -47,10 +61,10 @@ def test_every_metric_is_there_once_however_many_processes_delivered(storage: St
     again.catch_up()
     again.sink.end()
     assert has(tmp_path) == {
-        "eval/em": [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5)],
-        "eval/success": [(0, 0.5), (1, 0.6), (2, 0.7), (3, 0.8)],
-        "reward/em": [(1, 0.0), (2, 0.1), (3, 0.2)],
-        "time/update": [(1, 1.0), (2, 1.0), (3, 1.0)],
+        "more/eval/em": [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5)],
+        "main/held_out_success": [(0, 0.5), (1, 0.6), (2, 0.7), (3, 0.8)],
+        "more/reward/em": [(1, 0.0), (2, 0.1), (3, 0.2)],
+        "more/time/update": [(1, 1.0), (2, 1.0), (3, 1.0)],
     }
 
 
@@ -58,14 +72,14 @@ def test_a_file_of_another_run_of_the_name_is_replaced_and_other_files_stay(stor
     iteration(storage, 0)
     other = EventFiles(tmp_path / "board" / "r")
     other.begin()
-    other.log_metrics({"reward/em": 0.75}, 2, 1.0)
+    other.log_metrics({"more/reward/em": 0.75}, 2, 1.0)
     other.end()
     (tmp_path / "board/r/notes.txt").write_text("of a user")
     now = board(tmp_path, storage)
     now.catch_up()
     now.sink.end()
     (tmp_path / "board/r/notes.txt").unlink()
-    assert has(tmp_path)["reward/em"] == [(1, 0.0)]
+    assert has(tmp_path)["more/reward/em"] == [(1, 0.0)]
 
 
 class Dashboard:
@@ -104,6 +118,6 @@ def test_another_sink_gets_each_step_once_in_order_and_all_again_after_a_failure
     assert (sink.begins, sink.ended) == (2, 2)
     assert [step for step, _ in sink.points] == [0, 1, 1, 2, 2]
     assert [sorted(metrics) for step, metrics in sink.points if step == 2] == [
-        ["reward/em", "time/update"],
-        ["eval/em", "eval/success"],
+        ["more/reward/em", "more/time/update"],
+        ["main/held_out_success", "more/eval/em"],
     ]
