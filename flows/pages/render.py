@@ -29,6 +29,7 @@ HERE = Path(__file__).parent / "templates"
 SCRIPT = (HERE / "pages.js").read_text()
 STYLE = (HERE / "pages.css").read_text()
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+OFFERED = 200  # stages to choose from in a list, the newest
 SOON_S, LATER_S = 3, 15  # between two looks at a page that changes: while a run goes on, and while one may begin
 
 
@@ -135,7 +136,7 @@ def stage_page(
         title=f"{run.name}: {stage.title}",
         run=run,
         stage=stage,
-        stages=stages,
+        stages=[each for place, each in enumerate(stages) if place < OFFERED or each == stage],
         rows=of_page(found, chosen.page),
         count=len(found),
         of_all=len(rows),
