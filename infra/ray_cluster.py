@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from nbrl.infra import own_code
 from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
@@ -156,7 +157,8 @@ def _forwarded(settings: RaySettings) -> dict[str, str]:
     """Return the variables of workers in a joined cluster. Raises ServerError if one that is named is not set here."""
     if missing := [name for name in settings.forward if name not in os.environ]:
         raise ServerError(f"ray.forward names {', '.join(missing)}, which is not set here; set it, or leave it out")
-    return ENVIRONMENT | {name: os.environ[name] for name in settings.forward}
+    own = [own_code.VARIABLE] if own_code.VARIABLE in os.environ else []  # for machines that see the same folders
+    return ENVIRONMENT | {name: os.environ[name] for name in (*settings.forward, *own)}
 
 
 async def use(stack: AsyncExitStack, settings: RaySettings, logs: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 import psutil
 
+from nbrl.infra import own_code
+
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -17,6 +19,7 @@ def setup(variables: Mapping[str, str]) -> Callable[[], None]:
 
     def nbrl_worker() -> None:
         os.environ.update(given)
+        own_code.install()
         name_interfaces()
 
     return nbrl_worker

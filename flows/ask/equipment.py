@@ -17,6 +17,7 @@ from nbrl.flows.ask.endpoint import Endpoint
 from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import file_sha256
+from nbrl.infra.own_code import where_looked
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.csv_table import kind_of
@@ -166,6 +167,8 @@ def check_tools(equipped: Equipped, ability: str, recorded: bool) -> None:
         tools.check_used(name for names in named for name in names)
     except ToolError as error:
         raise ConfigError(f"rollout.tools: {error}") from error
+    if missing := next(filter(None, map(where_looked, tools.own.values())), ""):
+        raise ConfigError(f"rollout.tools.own names a module that is not there{missing}")
     if isinstance(tools.search, SimulatedSearch):
         raise ConfigError("rollout.tools.search is simulated from a question's answers, which are not known; set another engine")
     if ability and ability not in tools.abilities:

@@ -5,6 +5,7 @@ from typing import Any
 
 import ray
 
+from nbrl.infra import own_code
 from nbrl.infra.process.garbage import collect_rarely
 from nbrl.tasks.rollout.plan import RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
@@ -31,6 +32,7 @@ class PooledRunner(Runner):
     """A runner that reports its start to the queue, which then knows that what an earlier one had is not done."""
 
     def __init__(self, plan: RunnerPlan, number: int, queue: str) -> None:
+        own_code.install()
         collect_rarely()  # else collections look again and again at all that was imported and at the tokens of a rollout
         remote: Any = RemoteQueue(queue)
         super().__init__(plan, number, remote)

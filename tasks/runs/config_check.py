@@ -8,6 +8,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
+from nbrl.infra.own_code import where_looked
 from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import stored
@@ -131,7 +132,7 @@ def _check_tools(config: RunConfig, contents: Mapping[str, Contents]) -> None:
         try:
             own_tool(name, place)
         except ToolError as error:
-            raise ConfigError(f"rollout.tools.own: {error}") from error
+            raise ConfigError(f"rollout.tools.own: {error}{where_looked(place)}") from error
 
 
 def _check_judge(config: RunConfig, rules: set[str]) -> None:

@@ -1,6 +1,6 @@
 """A recipe as a tree of settings before it is checked: files and their bases, overrides, paths, and the source of each key."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,17 @@ class RecipeTree:
             if found := self._sources.at(".".join(keys[:length])).name:
                 return found
         return str(self._files[0])
+
+    def values(self, paths: Iterable[str]) -> Iterator[tuple[list[str], Any]]:
+        """Yield the values at these keys, each with its keys; a `*` is each key of a mapping."""
+        left: list[tuple[list[str], Any, list[str]]] = [([], self.settings, path.split(".")) for path in paths]
+        while left:
+            keys, section, path = left.pop()
+            if not path:
+                yield keys, section
+            elif isinstance(section, dict):
+                names = [*section] if path[0] == "*" else [path[0]]
+                left += [([*keys, name], section[name], path[1:]) for name in names if name in section]
 
     def _assign(self, keys: list[str], nested: Tree, assignment: str) -> None:
         section = self.settings

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from nbrl.infra import own_code
 from nbrl.infra.closed import idle_settings
 from nbrl.infra.parse import yaml_value
 from nbrl.infra.paths import expanded
@@ -19,12 +20,13 @@ from nbrl.tasks.runs.decisive import is_mapping
 from nbrl.tasks.runs.decisive import members as members_of
 from nbrl.tasks.runs.epochs import newest_settings
 from nbrl.tasks.runs.opening import stored_config
-from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.recipe_tree import OVERRIDE, RecipeTree
 from nbrl.tasks.runs.run import Kind, known_run
 from nbrl.tasks.runs.trust import check_trusted
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
+OWN_CODE = ("rollout.tools.own.*", "environments.*.place")  # as `module:name`
 SHOWN = 3  # problems reported at once
 SHOWN_CHARS = 80  # of a value
 # Keys that users of other programs, or of earlier drafts of this one, may try.
@@ -96,7 +98,19 @@ def load(recipe: str, overrides: Iterable[str] = (), usual: Mapping[str, Any] | 
     tree = RecipeTree.read(path, find, usual)
     tree.override(list(overrides))
     tree.settings.setdefault("name", path.stem)
+    _find_own_code(tree, of_files=True)
     return _checked(RunConfig, tree)
+
+
+def _find_own_code(tree: RecipeTree, of_files: bool) -> None:
+    """Let modules that `--set` names be found in the current folder, and those that files of the recipe name beside these, by
+    this process and those that it starts.
+    """
+    for keys, place in tree.values(OWN_CODE):
+        source = tree.source(keys)
+        by_set = source.startswith(OVERRIDE)
+        if isinstance(place, str) and (by_set or of_files):
+            own_code.look(place, Path.cwd() if by_set else Path(source).parent)
 
 
 def from_settings(settings: type[Settings], values: Mapping[str, Any], source: str, overrides: Iterable[str]) -> Settings:
@@ -106,6 +120,7 @@ def from_settings(settings: type[Settings], values: Mapping[str, Any], source: s
     tree = RecipeTree([Path(source)])
     tree.settings |= deepcopy(dict(values))
     tree.override(list(overrides))
+    _find_own_code(tree, of_files=False)  # the values may be of a storage, whose code is never looked for
     return _checked(settings, tree)
 
 

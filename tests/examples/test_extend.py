@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, command: str) -> str:
     """What a shell prints of `command`."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONPATH": ".", "COLUMNS": "200"}
+    environment = os.environ | {"PATH": path, "COLUMNS": "200"}
     done = subprocess.run(
         ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
     )

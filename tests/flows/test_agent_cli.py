@@ -161,14 +161,13 @@ def test_text_that_cannot_be_sent_ends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
-def test_abilities_and_own_tools_come_from_a_file(tmp_path: Path) -> None:
+def test_abilities_and_own_tools_come_from_a_file_beside_which_their_module_is(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('def double(n: int) -> int:\n    """Doubles a number."""\n    return 2 * n\n')
     tools = "{abilities: {sums: [double], none: []}, own: {double: 'mine:double'}}"
     (tmp_path / "tools.yaml").write_text(f"rollout: {{tools: {tools}}}\n")
     options = ["--recipe", "tools.yaml", "--ability", "sums", "--no-save"]
     with model_server(act("submit_final_answer(double(21))")) as server:
-        path = f"{REPOSITORY}{os.pathsep}{tmp_path}"
-        done = run(tmp_path, "q", "--endpoint", server.url, *options, PYTHONPATH=path)
+        done = run(tmp_path, "q", "--endpoint", server.url, *options)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
@@ -358,6 +357,5 @@ def test_an_installation_without_extras_is_enough_beside_a_project_with_folders_
             "--set",
             "rollout.tools.own.depth=mine:depth",
         ]
-        environment = os.environ | {"PYTHONPATH": "."}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=project, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=project, check=False)
     assert (done.returncode, done.stdout) == (0, "42.0\n"), done.stderr

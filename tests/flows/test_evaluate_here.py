@@ -187,3 +187,43 @@ def _until_gone(name: str) -> None:
     while left_over(name) and time.monotonic() < end:
         time.sleep(0.2)
     assert left_over(name) == []
+
+
+TASKS = '''
+from nbrl.tasks.own import Question, Score, Tasks
+
+
+class Doubles(Tasks):
+    """Asks for the double of a number."""
+
+    def questions(self, split):
+        for number in range(35 if split == "held_out" else 0):
+            yield Question(f"What is 2 * {number}?", reference=2 * number)
+
+    def score(self, trajectory, reference):
+        return Score(success=trajectory.answer == str(reference))
+
+
+def double(number: int) -> int:
+    """Gives the double of a number."""
+    return 2 * number
+'''
+
+
+@pytest.mark.e2e
+@pytest.mark.more
+@pytest.mark.parametrize("samples", [1, 2])  # 35 trajectories in one process, 70 on Ray
+def test_the_code_beside_a_recipe_is_found_by_whatever_runs_it(tmp_path: Path, samples: int) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "doubles.py").write_text(TASKS)
+    (tmp_path / "code" / "mine.yaml").write_text(
+        "environments: {d: {kind: own, place: 'doubles:Doubles', tools: [double]}}\n"
+        "rollout: {tools: {own: {double: 'doubles:double'}}}\n"
+    )
+    with model_server(act("submit_final_answer(double(7))")) as server:
+        line = ["evaluate", "code/mine.yaml", "--endpoint", f"{server.url}/v1", "--samples", str(samples), "--json"]
+        done = subprocess.run([str(NBRL), *line], cwd=tmp_path, env=mark("own"), capture_output=True, text=True, check=False)
+    summary = summary_of(done)
+    assert (summary["trajectories"], summary["metrics"]["success"]) == (35 * samples, pytest.approx(1 / 35))
+    assert (tmp_path / ".nbrl/prefect").exists() == (samples == 2)
+    assert left_over("own") == []

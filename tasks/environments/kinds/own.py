@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from nbrl.infra.own_code import where_looked
 from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, attach, check, table_of
@@ -52,7 +53,7 @@ class OwnEnvironment(Environment):
             names = vars(importlib.import_module(module))
         except Exception as error:  # of a user's code
             raise ConfigError(
-                f"{key}.place: the module {module} cannot be imported: {type(error).__name__}: {error}; is it on PYTHONPATH?"
+                f"{key}.place: the module {module} cannot be imported: {type(error).__name__}: {error}{where_looked(module)}"
             ) from error
         if name not in names:
             raise ConfigError(f"{key}.place: the module {module} has no {name!r}; {did_you_mean(name, list(names))}")

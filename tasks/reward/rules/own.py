@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from nbrl.infra import own_code
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import RewardError, fault_in_words
 from nbrl.tasks.reward.rules import confined
@@ -93,9 +94,12 @@ def _place(row: Mapping[str, Any]) -> str:
 def _module(place: str) -> dict[str, str]:
     """Return the modules that the process needs: host paths by their places below its own modules."""
     top = place.partition(":")[0].partition(".")[0]
+    own_code.install()  # this may be a worker of Ray
     spec = find_spec(top)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
-        raise RewardError(f"the module {top} of the environment {place} is not there any more; put it back on PYTHONPATH")
+        raise RewardError(
+            f"the module {top} of the environment {place} is not there any more; put it back{own_code.where_looked(place)}"
+        )
     folders = list(spec.submodule_search_locations or ())
     own = {f"{OWN}/{top}": folders[0]} if folders else {f"{OWN}/{top}.py": str(spec.origin)}
     return {VOCABULARY: str(Path(__file__).parents[2] / "own.py"), **own}
