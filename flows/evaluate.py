@@ -10,7 +10,8 @@ from nbrl.flows.display.pages import counted, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.evaluating import evaluated
-from nbrl.flows.evaluation_request import EvaluationPlan, EvaluationRequest, planned
+from nbrl.flows.evaluation_plan import EvaluationPlan, planned
+from nbrl.flows.evaluation_request import EvaluationRequest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.evaluation.answers import markdown
 from nbrl.tasks.evaluation.deliver import champion_score, try_deliver, unusable_champion

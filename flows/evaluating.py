@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
-from nbrl.flows.evaluation_request import EvaluationPlan
+from nbrl.flows.evaluation_plan import EvaluationPlan
 from nbrl.flows.logs import lines_kept
 from nbrl.infra.errors import MissingError
 from nbrl.infra.home import Home

@@ -91,7 +91,8 @@ def evaluate(
 
     An evaluation that was stopped goes on by the same command.
     """
-    from nbrl.flows.evaluation_request import EvaluationRequest, done, planned
+    from nbrl.flows.evaluation_plan import done, planned
+    from nbrl.flows.evaluation_request import EvaluationRequest
     from nbrl.infra.paths import expanded
     from nbrl.infra.storage import Storage
     from nbrl.tasks.environments.tables import read_rows

@@ -1,8 +1,10 @@
 """A file of questions in place of a recipe: the settings that it means, and the columns that a command line names."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from nbrl.infra.manifest import file_sha256
@@ -32,7 +34,7 @@ def is_question_file(given: str) -> bool:
 
 def settings_of(file: str, columns: Mapping[str, str], rule: str) -> dict[str, Any]:
     """Return the settings of an evaluation on the questions of a file. Raises ConfigError if it is not there."""
-    path = expanded(file).absolute()
+    path = Path(os.path.abspath(expanded(file)))
     if not path.exists() and not any(sign in file for sign in PATTERN):
         raise ConfigError(f"there is no file of questions {path}; correct the path")
     if rule and rule not in RULES:

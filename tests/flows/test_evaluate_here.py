@@ -74,6 +74,8 @@ def test_one_line_evaluates_a_file_and_gives_it_back_with_answers_and_scores(tmp
     assert (summary_of(again), again.stderr, len(server.asked)) == (summary, "", 3)
     written(tmp_path / "fragen.csv", ROWS[:2])  # other questions are another evaluation
     assert summary_of(evaluate(tmp_path, server, *line))["trajectories"] == 2
+    refused = evaluate(tmp_path, server, *line, "--name", summary["name"])
+    assert "was begun with other questions than fragen.csv has; choose another --name" in refused.stderr
 
 
 def _csv(path: Path, rows: list[dict[str, Any]]) -> Path:

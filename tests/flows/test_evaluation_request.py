@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.evaluation_request import EvaluationRequest, planned
+from nbrl.flows.evaluation_plan import planned
+from nbrl.flows.evaluation_request import EvaluationRequest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
@@ -137,3 +138,16 @@ def test_a_root_beside_a_recipe_that_names_another_is_refused(tmp_path: Path) ->
         ConfigError, match=r"^--root elsewhere changes nothing where there is a recipe, .* storage\.root=elsewhere"
     ):
         planned(order(tmp_path, model="r", root="elsewhere"))
+
+
+@pytest.mark.process
+def test_a_file_of_questions_takes_the_place_of_a_runs_own_and_keeps_its_settings(tmp_path: Path) -> None:
+    storage, _ = begun_with_another_model(tmp_path)
+    (tmp_path / "mine.csv").write_text("question,answer\nWhich year?,1844\n")
+    given = {"recipe": str(tmp_path / "mine.csv"), "overrides": ("rollout.tools.default=[]",), "root": storage.settings.root}
+    plan = planned(order(tmp_path, model="r", **given))
+    assert (list(plan.config.environments), plan.trajectories, plan.in_process) == (["questions"], 1, False)
+    assert plan.config.agent == load("tiny-cpu").agent
+    assert plan.name.startswith("mine-r-000000-")
+    with pytest.raises(ConfigError, match=r"^--model other is no folder|there is no such folder"):
+        planned(order(tmp_path, model="other", **given))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.evaluation_request import EvaluationRequest, planned
+from nbrl.flows.evaluation_plan import planned
+from nbrl.flows.evaluation_request import EvaluationRequest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
 from nbrl.tasks.runs.epochs import take

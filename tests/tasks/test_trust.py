@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from nbrl.flows.ask.equipment import of_run
 from nbrl.flows.deployed import TrainOrder
 from nbrl.flows.deployments import DeployOptions, deployments_of
-from nbrl.flows.evaluation_request import EvaluationRequest, planned
+from nbrl.flows.evaluation_plan import planned
+from nbrl.flows.evaluation_request import EvaluationRequest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
