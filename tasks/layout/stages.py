@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
-RETIRED, UPDATE_RESULT = "retired.parquet", "update.json"
+RETIRED, UPDATE_RESULT, MERGED = "retired.parquet", "update.json", "nodes.json"
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
@@ -108,6 +108,11 @@ class StageLayout:
     def result(self, node: str, inputs: str) -> str:
         """Return the result of a node for inputs with this digest."""
         return f"{self.results}/{node}-{inputs[:16]}.json"
+
+    @property
+    def merged_results(self) -> str:
+        """Return the key of one object with the results of all nodes, once the iteration is finished."""
+        return f"{self.folder}/{MERGED}"
 
     @property
     def record(self) -> str:

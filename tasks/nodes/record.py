@@ -14,6 +14,7 @@ from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.durable import effect, slug
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.results import merge
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.sweep import sweep_stage
 from nbrl.tasks.services.services import Services
@@ -126,4 +127,5 @@ def _commit(storage: Storage, scope: Scope, done: Record) -> None:
         )
     check_newest(storage, scope.run_layout, scope.epoch)  # the copy and the sweep must not disturb a process that took over
     sweep_stage(storage, scope.layout, done.artifacts)
+    merge(storage, scope.layout, done.artifacts)
     storage.write_json(scope.layout.record_copy, fields)  # last: where it is, the stage was swept

@@ -8,12 +8,12 @@ from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.stages import is_chunk, of_node
+from nbrl.tasks.layout.stages import MERGED, StageLayout, is_chunk, of_node
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.orders import can_train_on
-from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
+from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results, unmerge
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.writer import Writer
 
@@ -66,6 +66,9 @@ def put_aside(
     _check_start(storage, config, writer, number)
     if config.pipeline.lag and node in SAMPLING:
         _check_sampler(storage, writer, number, config.pipeline.lag)
+    for folder in sorted({key.rpartition("/")[0] for key in keys if key >= f"{stage.folder}/" and key.endswith(f"/{MERGED}")}):
+        unmerge(storage, StageLayout(folder, writer.epoch))
+    keys = storage.list(layout.iterations)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
     later = [key for key in keys if key >= f"{stage.folder}/"]
     copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]

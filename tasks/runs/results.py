@@ -5,14 +5,17 @@ Prefect displays it.
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from nbrl.infra.closed import ClosedModel
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
@@ -23,6 +26,8 @@ from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.steps import StepStore
+
+NAME = re.compile(r"[a-z]+-[0-9a-f]{16}\.json")  # of a result below its stage
 
 
 class NodeResult(ClosedModel):
@@ -109,6 +114,47 @@ def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
 def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeResult]]:
     """Return the same as `results_of`, each with its key."""
     return [(key, read_kept(storage, key, NodeResult)) for key in storage.list(stage.results)]
+
+
+def merge(storage: Storage, stage: StageLayout, artifacts: Iterable[Artifact]) -> None:
+    """Put the results that made these artifacts, those of a finished iteration, into one object: nothing but `--redo` reads them.
+
+    Another process may do the same meanwhile, or have done a part of it.
+    """
+    made = {artifact.path for artifact in artifacts}
+    keys = storage.list(stage.results)
+    if not keys:
+        return
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        found = dict(zip(keys, pool.map(partial(_as_json, storage), keys), strict=True))
+    merged = _merged(storage, stage)  # after the list: what another process has deleted since, it put there before
+    new = {key.rpartition("/")[2]: fields for key, fields in found.items() if fields and fields["artifact"]["path"] in made}
+    if merged | new != merged:
+        storage.write_json(stage.merged_results, {"results": merged | new})
+    storage.delete_keys(keys)
+
+
+def unmerge(storage: Storage, stage: StageLayout) -> None:
+    """Make the results of a finished iteration objects of their own again. Those that are damaged are left out."""
+    for name, fields in _merged(storage, stage).items():
+        if NAME.fullmatch(name):
+            storage.create_json(f"{stage.results}/{name}", fields)
+    storage.delete(stage.merged_results)
+
+
+def _merged(storage: Storage, stage: StageLayout) -> dict[str, Any]:
+    try:
+        return dict(storage.read_json(stage.merged_results)["results"])
+    except (MissingError, DamagedError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _as_json(storage: Storage, key: str) -> dict[str, Any]:
+    """Return a result as it is on the storage; empty where it is gone or damaged."""
+    try:
+        return read_kept(storage, key, NodeResult).model_dump(mode="json")
+    except (MissingError, DamagedError):
+        return {}
 
 
 def evaluated_updates(storage: Storage, run: Run) -> list[int]:

@@ -14,7 +14,7 @@ from nbrl.tasks.runs.epochs import commit
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.pins import champions
-from nbrl.tasks.runs.results import NodeResult, is_to_come
+from nbrl.tasks.runs.results import NodeResult, is_to_come, merge
 from nbrl.tasks.runs.retention import delete_late_states
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
@@ -66,6 +66,8 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
             chosen = {key for key, epoch in made.items() if epoch == writer.epoch or not own}
             to_come = {key for key in made if folder not in done and is_to_come(key, results)}
             storage.delete_keys(chosen - to_come - _named(artifacts))
+            if folder in done and not own:
+                merge(storage, stage, artifacts)
     _sweep_checkpoints(storage, writer, keys, finished, own)
     if not own:
         _complete_copies(storage, writer, present, finished)

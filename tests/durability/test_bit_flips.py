@@ -55,8 +55,10 @@ class Stored:
         kinds["run"] = layout.identity, lambda: known_run(storage, RUN)
         kinds["record"] = layout.iteration(0).record, lambda: read_record(storage, self.run, 0)
         kinds["summary"] = layout.summary, lambda: finished(self.run, self.config, storage)
-        result = storage.list(layout.iteration(0).results)[0]
-        kinds["result of a node"] = result, lambda: _named(results_of(storage, layout.iteration(0)))
+        result = storage.list(layout.evaluation(0).results)[0]
+        kinds["result of a node"] = result, lambda: _named(results_of(storage, layout.evaluation(0)))
+        merged = layout.iteration(0).merged_results
+        kinds["results of an iteration"] = merged, lambda: storage.read_json(merged)
         trajectories = self.record.rounds[0].trajectories
         kinds["chunk"] = next(iter(trajectories.parts)), self._table(trajectories)
         update = next(each for each in self.record.artifacts if each.path == self.record.checkpoint)

@@ -22,7 +22,7 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.orders import can_train_on, has_state
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
-from nbrl.tasks.runs.results import evaluated_updates, results_of, scores_of
+from nbrl.tasks.runs.results import evaluated_updates, merge, results_of, scores_of, unmerge
 from nbrl.tasks.runs.retention import complete, kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
@@ -195,6 +195,7 @@ def test_a_state_that_came_to_a_checkpoint_after_its_deletion_is_swept_away(stor
 
 def test_what_nothing_names_is_swept_away_and_what_is_in_progress_stays(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 2)
+    sweep(storage, writer)
     before = storage.list(RUN.layout.folder)
     later = Writer(RUN, take(storage, RUN.layout).name)
     lost = [
@@ -310,6 +311,39 @@ def test_an_evaluation_that_was_done_again_replaces_the_one_before(storage: Stor
     sweep_stage(storage, scope.layout, [tables[1]])
     assert [result.artifact for result in results_of(storage, scope.layout)] == [tables[1]]
     assert not storage.exists(tables[0].path)
+
+
+def test_results_of_a_finished_iteration_are_one_object_until_it_is_done_again(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    stages = [RUN.layout.iteration(number) for number in range(2)]
+    separate = {key: storage.read_bytes(key) for stage in stages for key in storage.list(stage.results)}
+    assert len(separate) == 4
+    for _ in range(2):
+        sweep(storage, writer)
+        assert [storage.list(stage.results) for stage in stages] == [[], []]
+    for lost in separate:  # a process that merges was killed while it deleted, or another one does the same
+        unmerge(storage, stages[0])
+        merge(storage, stages[0], records[0].artifacts)
+        if lost.startswith(stages[0].folder):
+            storage.write_bytes(lost, separate[lost])
+            merge(storage, stages[0], records[0].artifacts)
+    put_aside(storage, CONFIG, Writer(RUN, take(storage, RUN.layout).name), 1, "update")
+    there = {key: storage.read_bytes(key) for stage in stages for key in storage.list(stage.results)}
+    assert there == {key: data for key, data in separate.items() if f"{stages[0].results}/update-" not in key}
+    assert not any(storage.exists(stage.merged_results) for stage in stages)
+
+
+def test_merged_results_that_are_damaged_or_name_other_places_are_done_again(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 1)
+    stage = RUN.layout.iteration(0)
+    sweep(storage, writer)
+    (one, *_) = storage.read_json(stage.merged_results)["results"].values()
+    storage.write_json(stage.merged_results, {"results": {"../../../x.json": one, "update-0123456789abcdef.json": one}})
+    unmerge(storage, stage)
+    assert storage.list(stage.results) == [f"{stage.results}/update-0123456789abcdef.json"]
+    storage.write_bytes(stage.merged_results, b"{")
+    unmerge(storage, stage)
+    assert not storage.exists(stage.merged_results)
 
 
 def test_a_damaged_result_of_a_finished_iteration_stops_no_sweep(storage: Storage, tmp_path: Path) -> None:
