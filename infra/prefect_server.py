@@ -32,6 +32,7 @@ SERVER = {
     "PREFECT_SERVER_UI_ENABLED": "true",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "PT6H",  # half of the database's growth; automations act at once
     # No more flow runs ahead than are due before the next look, a minute later: most of them would be refused.
     "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS": "1",
     "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_SCHEDULED_TIME": "PT2M",

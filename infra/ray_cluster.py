@@ -43,6 +43,10 @@ ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
+OWN = {  # in a cluster of our own, whose state nobody asks for
+    "RAY_task_events_report_interval_ms": "0",  # no record of each task, of which the GCS would keep 100 000
+    "RAY_maximum_gcs_destroyed_actor_cached_count": "100",
+}
 HEAD = Path(__file__).with_name("own_ray") / "head.py"
 HOOK = {"RAY_START_HOOK": "nbrl.infra.own_ray.head.leave_out"}
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
@@ -94,7 +98,7 @@ def launch(settings: RaySettings, log_dir: Path) -> None:
     global _child, _folder
     if settings.address is not None or _child is not None:
         return
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT | OWN)
     _remove_leftovers()
     _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
     _draw_token(_folder)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import ray
 import ray.data
 from ray.data._internal import stats
+from ray.data._internal.execution import streaming_executor
 from ray.exceptions import RayTaskError
 
 from nbrl.infra.errors import ServerError
@@ -26,6 +27,8 @@ class _NoStatistics:
 
 
 stats.get_or_create_stats_actor = _NoStatistics  # type: ignore[assignment]
+for each in ("register_dataset_logger", "unregister_dataset_logger"):  # each map would leave a log file
+    setattr(streaming_executor, each, lambda dataset: None)
 
 
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
