@@ -23,7 +23,7 @@ def described(name: str, model: str, config: RunConfig, questions: pa.Table, tra
     lines = [
         f"# evaluation {name} of {model}",
         f"# questions: {trajectories // config.evaluate.samples} × {config.evaluate.samples} = {trajectories} trajectories, "
-        f"{HOW[config.evaluate.mode]}, at most {config.agent.max_steps} steps",
+        f"{HOW[config.evaluate.mode]}{'' if config.evaluate.mode == 'direct' else f', at most {config.agent.max_steps} steps'}",
         f"# the first: {example}",
         f"# compared by: {', '.join(sorted(set(questions['rule'].to_pylist())))}",
         f"# runs {where}",
