@@ -9,9 +9,9 @@ from pydantic import Field
 
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
-from nbrl.flows.evaluation_request import ROOT
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError, InfraError
+from nbrl.infra.home import ROOT
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError, RunError, StoppedError, TakenOverError
 from nbrl.tasks.layout.runs import RUNS, name_of

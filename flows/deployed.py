@@ -26,10 +26,11 @@ from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
 from nbrl.flows.attempts import given_up, retried
 from nbrl.flows.display.terminal import say
-from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
+from nbrl.flows.evaluation_request import EvaluationRequest, check_root
 from nbrl.flows.upkeep import kept_true, label
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import HeldError
+from nbrl.infra.home import HOME, ROOT
 from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
@@ -72,7 +73,7 @@ class PrepareOrder(ClosedModel):
     recipe: Path = Field(description="a YAML file, such as examples/prepare/recipe.yaml")
     folder: Path = Field(description="folder to write to; an unfinished preparation in it is continued")
     overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
-    home: str = Field(".nbrl", description="folder of the local servers' state and logs")
+    home: str = Field(HOME, description="folder of the storage, and of the local servers' state and logs")
 
 
 def visibly(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | State[Any]]]:
@@ -123,7 +124,7 @@ async def evaluate(order: EvaluationRequest, take_over: bool = False) -> str:
 @visibly
 async def prepare(order: PrepareOrder) -> str:
     """Make questions to train on, as `nbrl prepare` does."""
-    settings, folder = load(order.recipe, order.overrides), expanded(order.folder).absolute()
+    settings, folder = load(order.recipe, order.overrides, order.home), expanded(order.folder).absolute()
     await asyncio.to_thread(check, settings, folder)
     await preparation.prepare.fn(settings, folder, order.home)
     return str(folder)

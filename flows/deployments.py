@@ -14,15 +14,16 @@ from nbrl.agent.text import check_address
 from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
-from nbrl.flows.evaluation_request import ROOT, EvaluationRequest, check_root
+from nbrl.flows.evaluation_request import EvaluationRequest, check_root
 from nbrl.infra.closed import ClosedModel
+from nbrl.infra.home import HOME, ROOT
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.prepare.preflight import load as load_preparation
 from nbrl.tasks.runs.opening import continued
-from nbrl.tasks.runs.recipes import load, trusted_config
+from nbrl.tasks.runs.recipes import load, trusted_config, with_home
 from nbrl.tasks.runs.run import checked_name, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
@@ -41,7 +42,9 @@ class DeployOptions(ClosedModel):
     out: str = ""
     root: str = ROOT
     overrides: tuple[str, ...] = ()
-    home: str = ".nbrl"
+    home: str | None = Field(
+        None, description="the home of what is started; the usual one, or that of the recipe or run, when not set"
+    )
     trust: bool = Field(False, description="trust what the run's settings reach now; another value later is refused")
     webhook: str = Field("", description="where failures and worse evaluations are reported by POST")
 
@@ -53,7 +56,8 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
         return [_prepare(options)]
     if options.out:
         raise ConfigError("--out is the folder of a preparation; leave it out, or name the kind: prepare")
-    config = load(options.recipe, options.overrides) if options.recipe else None
+    overrides = with_home(options.home, options.overrides)
+    config = load(options.recipe, overrides) if options.recipe else None
     if config is not None:
         check_root(options.root, config)
     root, run, alone = config.storage.root if config else options.root, options.run, options.kind is not None
@@ -69,15 +73,15 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
         return [deployment(deployed.clean, run or "all-runs", order, options.cron)]
     if not run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
-    train = TrainOrder(run=checked_name(run), recipe=options.recipe, overrides=options.overrides, root=root)
+    train = TrainOrder(run=checked_name(run), recipe=options.recipe, overrides=overrides, root=root)
     if config is None or options.kind == "evaluate":
-        config = trusted_config(storage, run, options.overrides, options.trust)
+        config = trusted_config(storage, run, overrides, options.trust)
     made = []
     if options.kind != "evaluate":
         continued(storage, run, config)
         made.append(deployment(deployed.train, run, train, options.cron, run))
     if options.kind != "train":
-        evaluate = EvaluationRequest(model=run, root=root, overrides=options.overrides if alone else ())
+        evaluate = EvaluationRequest(model=run, root=root, overrides=overrides if alone else with_home(options.home))
         made.append(deployment(deployed.evaluate, run, evaluate, options.cron if alone else "", run))
     if not alone:
         made.append(deployment(deployed.clean, "all-runs", CleanOrder(root=root)))
@@ -97,11 +101,11 @@ def _prepare(options: DeployOptions) -> RunnerDeployment:
         raise ConfigError("a preparation needs --recipe FILE.yaml and --out FOLDER")
     if options.run:
         raise ConfigError("--run changes nothing in a preparation; leave it out")
-    load_preparation(Path(options.recipe), options.overrides)
+    load_preparation(Path(options.recipe), options.overrides, options.home or HOME)
     folder = expanded(options.out).absolute().resolve()
     if not folder.name:
         raise ConfigError(f"--out {options.out}: name a folder of its own for what is prepared")
-    order = PrepareOrder(recipe=Path(options.recipe), folder=folder, overrides=options.overrides, home=options.home)
+    order = PrepareOrder(recipe=Path(options.recipe), folder=folder, overrides=options.overrides, home=options.home or HOME)
     return deployment(deployed.prepare, folder.name, order, options.cron)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, key_in, model_of, served
 from nbrl.infra.closed import ClosedModel
+from nbrl.infra.home import ROOT, storage_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
 from nbrl.tasks.environments.settings import Environments
@@ -20,7 +22,6 @@ from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import from_settings, load, resumed_config, trusted_config
 
-ROOT = ".nbrl/storage"
 JUDGE_FLAGS = Flags("--judge", "--judge-model", "--judge-key-env")
 
 
@@ -82,13 +83,13 @@ def of_file(order: EvaluationRequest, overrides: Sequence[str], trust: bool) -> 
         others = [f"environments.{name}=null" for name in resumed_config(storage, named[0], ()).environments]
         replaced = [f"name={settings['name']}", f"environments.{NAME}={json.dumps(settings['environments'][NAME])}"]
         return trusted_config(storage, named[0], [*others, *replaced, *overrides], trust), named
-    settings |= {**NOT_TRAINED, "storage": {"root": order.root}}
+    settings |= {**NOT_TRAINED, **({} if order.root == ROOT else {"storage": {"root": order.root}})}
     return from_settings(RunConfig, settings, order.recipe, overrides), None
 
 
 def check_root(root: str, config: RunConfig) -> None:
     """Raises ConfigError if a root was given beside a recipe that names another."""
-    if root not in (ROOT, config.storage.root):
+    if os.path.abspath(root) not in map(os.path.abspath, (ROOT, storage_of(config.home), config.storage.root)):
         raise ConfigError(
             f"--root {root} changes nothing where there is a recipe, whose storage.root is {config.storage.root}; give "
             f"--set storage.root={root} instead"

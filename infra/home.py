@@ -8,11 +8,21 @@ from pathlib import Path
 
 from nbrl.infra.errors import InfraError
 
+HOME = ".nbrl"
+
+
+def storage_of(home: str) -> str:
+    """Return the storage root of a home, for where no other is named."""
+    return os.path.join(home, "storage")
+
+
+ROOT = storage_of(HOME)
+
 
 class Home:
     """The folder for everything that this machine keeps between runs; `.nbrl` by default. Subfolders are created on first use."""
 
-    def __init__(self, root: Path | str = ".nbrl") -> None:
+    def __init__(self, root: Path | str = HOME) -> None:
         self.root = Path(root).absolute()
 
     def _folder(self, name: str) -> Path:

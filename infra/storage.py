@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import shlex
 import shutil
 import tempfile
 import uuid
@@ -23,6 +24,7 @@ from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.home import ROOT
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest
 from nbrl.infra.parse import seal, unseal
 from nbrl.infra.parts import INDEX, PART, joined
@@ -39,13 +41,22 @@ PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 class StorageSettings(ClosedModel):
     """The place of runs, evaluations and checkpoints."""
 
-    root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
+    root: str = Field(
+        ROOT,
+        description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; when not set, "
+        "`storage` in `home`",
+    )
     shared: bool = Field(
         False,
         description="set it where a cluster is joined (ray.address) and root is a folder that every machine of it sees at the "
         "same path, as on a network file system",
         json_schema_extra=acts_if("ray.address"),
     )
+
+    @property
+    def option(self) -> str:
+        """Return the option with which commands find this storage; empty for the usual one."""
+        return "" if self.root == ROOT else f" --root {shlex.quote(self.root)}"
 
 
 def sha256(data: bytes) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, on_stop
-from nbrl.flows.cli.stored import Set, Trust, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, Trust, overrides_of, root_at, storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
 NOT_ANSWERED = 3
@@ -63,9 +63,8 @@ def agent(
         str | None,
         typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY; tools answer as recorded there"),
     ] = None,
-    root: Annotated[
-        str, typer.Option(help="storage root of the run of --run, or of a RUN/TRAJECTORY to replay")
-    ] = completion.ROOT,
+    home: Home = None,
+    root: Root = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE.ipynb", help="where to write the notebook; by default under a name with date and time"),
@@ -109,14 +108,14 @@ def agent(
         check_folder(files_to)
     of_server = {"--model": model, "--api-key-env": api_key_env, "--sees-images": sees_images}
     given = {"a question": question, "--endpoint": endpoint, **of_server, "--tokenizer": tokenizer, "--recipe": recipe}
-    given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root != completion.ROOT}
+    given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root is not None}
     _refuse_idle(given, run, endpoint, replay)
-    recorded = load(replay, root) if replay is not None else None
+    recorded = load(replay, root_at(home, root)) if replay is not None else None
     question_text = question if question is not None or recorded is None else recorded.question
     if not question_text or not question_text.strip():
         raise ConfigError("there is no question; give one, or a recording by --replay")
     played = recorded is not None and endpoint is None
-    key, overrides, report = key_in(api_key_env), set_ or [], (lambda _: None) if quiet else say
+    key, overrides, report = key_in(api_key_env), overrides_of(home, set_), (lambda _: None) if quiet else say
 
     def keep(trajectory: Any) -> None:
         kept.append(trajectory)
@@ -126,7 +125,7 @@ def agent(
     with ExitStack() as stack:
         if run is not None:
             with nullcontext() if quiet else err.status(f"starting {run}"):
-                serving = of_run(storage_at(root), run, environment, overrides, corpus, trust, report)
+                serving = of_run(storage_at(home, root), run, environment, overrides, corpus, trust, report)
                 equipped = stack.enter_context(serving)
         else:
             equipped = of_recipe(recipe, overrides, corpus, bool(file), played, report)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
-from nbrl.flows.cli.stored import Root, Set, Trust, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, Trust, overrides_of, storage_at
 from nbrl.flows.display.terminal import err, out, say
 
 if TYPE_CHECKING:
@@ -22,7 +21,8 @@ RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=comp
 
 def audit(
     run: RunName,
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     replay: Annotated[
         int | None, typer.Option(metavar="ITERATION", help="do the update of this iteration again, and compare the weights")
     ] = None,
@@ -35,13 +35,13 @@ def audit(
 
     Prompts, rewards, selections and advantages are computed again, and every digest is compared.
     """
-    from nbrl.infra.home import Home
+    from nbrl.infra.home import Home as LocalHome
     from nbrl.infra.tracking import Tracking
     from nbrl.tasks.audit.audit import Audit
 
-    storage = storage_at(root)
-    config, of_run = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
-    mlflow = Tracking(config.tracking, Home(config.home)) if tracking else None
+    storage = storage_at(home, root)
+    config, of_run = _run(storage, run, overrides_of(home, set_), trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
+    mlflow = Tracking(config.tracking, LocalHome(config.home)) if tracking else None
     with err.status("") as status:
         checked = Audit(storage, config, of_run, status.update)
         found = list(checked.contradictions(mlflow, replay))
@@ -62,15 +62,16 @@ def audit(
 
 def track(
     run: Annotated[str, typer.Argument(help="name of a run or an evaluation", autocompletion=completion.runs_and_evaluations)],
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
     trust: Trust = False,
 ) -> None:
     """Deliver to MLflow, and to `tracking.tensorboard`, what they do not have of a run or evaluation, from its storage alone.
 
-    `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
+    `--set tracking.uri=…` and `--home …` name another MLflow than the run began with.
     """
-    from nbrl.infra.home import Home
+    from nbrl.infra.home import Home as LocalHome
     from nbrl.infra.tracking import Tracking
     from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
     from nbrl.tasks.layout.runs import EVALUATIONS
@@ -82,14 +83,14 @@ def track(
     from nbrl.tasks.tracking.sinks import sinks_of
 
     on_stop(lambda: "the same command delivers the rest")
-    storage = storage_at(root)
+    storage = storage_at(home, root)
     if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
-        config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, DELIVERED)
+        config = trusted_config(storage, run, overrides_of(home, set_), trust, EVALUATIONS, DELIVERED)
         out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
         return
-    config, known = _run(storage, run, set_ or [], trust, DELIVERED)
+    config, known = _run(storage, run, overrides_of(home, set_), trust, DELIVERED)
     check_free(storage, known.layout)
-    tracking = Tracking(config.tracking, Home(config.home))
+    tracking = Tracking(config.tracking, LocalHome(config.home))
     delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
     fill(sinks_of(config.tracking, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
     out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)

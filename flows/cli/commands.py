@@ -19,7 +19,7 @@ from nbrl.flows.cli.promote import promote
 from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.serve import serve
 from nbrl.flows.cli.show import runs, show
-from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, export, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, export, home_at, overrides_of, storage_at
 from nbrl.flows.cli.train import train
 from nbrl.flows.cli.warmstart import distill, warmstart
 from nbrl.flows.display.terminal import out
@@ -78,6 +78,7 @@ app.command()(stop)
 @app.command()
 def doctor(
     recipe: Annotated[str, typer.Option(help="recipe to check", autocompletion=completion.recipes)] = "tiny-cpu",
+    home: Home = None,
     overrides: Set = None,
 ) -> None:
     """Check sandbox, engine, Ray, a cluster's machines, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
@@ -85,7 +86,7 @@ def doctor(
     from nbrl.tasks.runs.recipes import load
 
     good = True
-    for name, works, message in checkup(load(recipe, overrides or [])):
+    for name, works, message in checkup(load(recipe, overrides_of(home, overrides))):
         good &= works
         out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
         out.print(f"{name}: {message}", markup=False, highlight=False)
@@ -95,8 +96,8 @@ def doctor(
 
 @app.command()
 def ui(
-    home: Home = HOME,
-    root: Root = completion.ROOT,
+    home: Home = None,
+    root: Root = None,
     host: Annotated[
         str,
         typer.Option(help="address of the trajectories; every client that reaches it can read those of the whole storage"),
@@ -121,7 +122,7 @@ def ui(
     from nbrl.flows.cli.ui import serve
     from nbrl.infra.home import Home as LocalHome
 
-    serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out, not trajectories)
+    serve(LocalHome(home_at(home)), storage_at(home, root), host, allowed_host or [], port, tracking_uri, out, not trajectories)
 
 
 app.command()(warmstart)

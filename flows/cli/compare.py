@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import Home, Root, read_alone
 from nbrl.flows.display.terminal import out
 
 
@@ -22,7 +21,8 @@ def compare(
             autocompletion=completion.runs_and_evaluations,
         ),
     ],
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     all_: Annotated[bool, typer.Option("--all", help="show also settings that differ and decide no result")] = False,
     picture: Annotated[
         Path | None,
@@ -46,7 +46,7 @@ def compare(
         raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")
     target = writable(picture) if picture is not None else None
     with fitting(" or ".join(names)):
-        sides = logic.sides_of(storage_at(root), names)
+        sides = logic.sides_of(read_alone(home, root), names)
         comparison, mlflow = logic.compare(sides, all_), page(sides)
     if target is not None:
         from nbrl.tasks.comparison.page import draw

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from nbrl.infra.home import HOME, storage_of
 from nbrl.tasks.layout.runs import NAME, EvaluationLayout, RunLayout
 
-ROOT = ".nbrl/storage"
 RECIPES = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 
 
@@ -37,8 +37,9 @@ def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
     """Return names of the folders with a file that matches `pattern`, under the root of the command line so far."""
-    overrides = [one.partition("=")[2] for one in context.params.get("set_") or () if one.startswith("storage.root=")]
-    root = Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
+    given = dict(one.partition("=")[::2] for one in context.params.get("set_") or ())
+    home = context.params.get("home") or given.get("home") or HOME
+    root = Path(given.get("storage.root") or context.params.get("root") or storage_of(home))
     names = {path.parent.name for path in root.glob(pattern)}
     return sorted(name for name in names if NAME.fullmatch(name) and name.startswith(typed))
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import in_environment
-from nbrl.flows.cli.stored import HOME, Home, Root, Set, Trust, checked_home, request_of
+from nbrl.flows.cli.stored import Home, Root, Set, Trust, home_at, request_of, root_at
 from nbrl.flows.display import terminal
 from nbrl.flows.display.terminal import say
 
@@ -54,9 +53,9 @@ def deploy(
     pool: Annotated[str, typer.Option(help="work pool; created for processes if there is none")] = "nbrl",
     out: Out = "",
     webhook: Web = "",
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
-    home: Home = HOME,
     trust: Trust = False,
 ) -> None:
     """Register deployments for workers to run: at PREFECT_API_URL, or at the home's own server. Repeating it is safe."""
@@ -77,9 +76,9 @@ def schedule(
     cron: Cron = "",
     out: Out = "",
     webhook: Web = "",
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
-    home: Home = HOME,
     trust: Trust = False,
 ) -> None:
     """Register deployments and run them on this machine when they are due, until Ctrl-C, which ends running ones too."""
@@ -96,12 +95,14 @@ def schedule(
 def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment], str]]":
     """Give the deployments that the options of a command describe, and the address of Prefect's server, while it answers."""
     given = context.params
-    with in_environment(checked_home(given["home"]), os.environ.get(URL, "")) as url:
+    with in_environment(home_at(given["home"]), os.environ.get(URL, "")) as url:
         from nbrl.flows.automations import keep_automations
         from nbrl.flows.deployments import DeployOptions, deployments_of
         from nbrl.flows.registration import answered
 
-        deployments = deployments_of(request_of(context, DeployOptions))
+        home, root = home_at(given["home"]), root_at(given["home"], given["root"])
+        places = {"root": root} | ({"home": home} if given["home"] is not None else {})
+        deployments = deployments_of(request_of(context, DeployOptions, **places))
         with answered():
             asyncio.run(keep_automations(given["webhook"]))
             yield deployments, url

@@ -9,7 +9,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, request_of, root_flag
+from nbrl.flows.cli.stored import Home, Root, Set, TakeOver, Trust, home_flag, overrides_of, request_of, root_at, root_flag
 from nbrl.flows.display.terminal import out, say
 
 KEY = "environment variable that holds the key of the server of "
@@ -79,7 +79,8 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option(help="name of the evaluation", show_default="made of the model and all that decides the result")
     ] = None,
-    root: Root = completion.ROOT,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
     take_over: TakeOver = False,
     trust: Trust = False,
@@ -111,7 +112,8 @@ def evaluate(
     if environments is not None and not named:
         raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
 
-    more = {"environments": named, "columns": columns_in(columns) if columns else {}}
+    more = {"environments": named, "columns": columns_in(columns) if columns else {}, "root": root_at(home, root)}
+    more |= {"overrides": tuple(overrides_of(home, set_))}
     plan = planned(request_of(context, EvaluationRequest, **more), trust)
     if dry_run:
         _print_plan(plan)
@@ -135,7 +137,7 @@ def _evaluated(plan: Any, take_over: bool) -> Any:
 
         summary = asyncio.run(cancel_on_term(lambda: evaluate_here(plan, take_over)))
         if not has_mlflow(plan.config):
-            say(f"`nbrl track {plan.name}{root_flag(plan.config)}` delivers it to MLflow; {plan.config.home} has none yet")
+            say(f"`nbrl track {plan.name}{home_flag(plan.config)}` delivers it to MLflow; {plan.config.home} has none yet")
         return summary
 
     async def flow() -> Any:

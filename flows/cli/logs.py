@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import Home, Root, read_alone
 from nbrl.flows.display.terminal import out, plain, say
 
 if TYPE_CHECKING:
@@ -21,13 +20,14 @@ Name = Annotated[str, typer.Argument(help="name of a run or an evaluation", auto
 
 def logs(
     run: Name,
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines until Ctrl-C")] = False,
 ) -> None:
     """Print the lines of all starts of a run or an evaluation, with times in UTC; from its storage, of any machine."""
     from nbrl.tasks.runs.logs import Reader
 
-    storage = storage_at(root)
+    storage = read_alone(home, root)
     layout = _layout(storage, run)
     reader = Reader(storage, layout)
     while True:
@@ -40,12 +40,12 @@ def logs(
         say(f"{layout.title} has no lines: nothing was printed before it ended", "yellow")
 
 
-def stop(run: Name, root: Root = ROOT) -> None:
+def stop(run: Name, home: Home = None, root: Root = None) -> None:
     """End the process that works on a run or an evaluation, on whatever machine; the run can be continued."""
     from nbrl.tasks.runs.stop import stop
 
     on_stop(lambda: "the process ends nevertheless")
-    storage = storage_at(root)
+    storage = read_alone(home, root)
     layout = _layout(storage, run)
     held = stop(storage, layout, say)
     out.print(f"{layout.title} was stopped: process {held.pid} on {held.epoch.host} has ended", markup=False, highlight=False)

@@ -10,7 +10,7 @@ from rich.table import Table
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import HOME, Home, checked_home
+from nbrl.flows.cli.stored import Home, home_at
 from nbrl.flows.display.terminal import out, plain, say
 from nbrl.infra.paths import expanded
 
@@ -28,12 +28,12 @@ def prepare(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check files, keys and the folder, print the plan and exit")] = False,
-    home: Home = HOME,
+    home: Home = None,
 ) -> None:
     """Make training questions of several files: merge, deduplicate, decontaminate, rate, split, with a data card."""
     from nbrl.tasks.prepare.preflight import check, load, plan
 
-    settings, target = load(recipe, set_ or []), expanded(folder).absolute()
+    settings, target = load(recipe, set_ or [], place := home_at(home)), expanded(folder).absolute()
     counts = check(settings, target)
     if dry_run:
         out.print(plan(settings, folder, counts), markup=False, highlight=False, soft_wrap=True)
@@ -44,10 +44,10 @@ def prepare(
     async def flow() -> Any:
         from nbrl.flows.prepare import prepare as flow
 
-        return await flow(settings, target, checked_home(home))
+        return await flow(settings, target, place)
 
     on_stop(lambda: "the same command continues; no finished stage is done and no reply is paid for again")
-    card = run_flow(checked_home(home), flow)
+    card = run_flow(place, flow)
     for name in _empty(card):
         say(f"warning: {folder / name} has no questions: there are too few for its share", "yellow")
     out.print(_summary(card))

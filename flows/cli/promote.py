@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.stored import Root, Set, Trust, root_flag, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, Trust, overrides_of, storage_at
 from nbrl.flows.display.terminal import out, say
 
 
@@ -20,24 +19,26 @@ def promote(
             autocompletion=completion.runs,
         ),
     ],
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
     trust: Trust = False,
 ) -> None:
     """Make a checkpoint the champion of its recipe: its files are checked and kept from then on, and MLflow gives it the alias.
 
-    `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
+    `--set tracking.uri=…` and `--home …` name another MLflow than the run began with.
     """
     from nbrl.infra.errors import ServerError
-    from nbrl.infra.home import Home
+    from nbrl.infra.home import Home as LocalHome
     from nbrl.tasks.runs.recipes import check_acting, trusted_config
     from nbrl.tasks.runs.run import named
     from nbrl.tasks.tracking.promote import promote as make_champion
     from nbrl.tasks.tracking.promote import show_champion
 
-    check_acting(set_ or [], ("home", "tracking"))
-    storage, (name, updates) = storage_at(root), named(run)
-    config = trusted_config(storage, name, set_ or [], trust, used=("home", "tracking"))
+    overrides = overrides_of(home, set_)
+    check_acting(overrides, ("home", "tracking"))
+    storage, (name, updates) = storage_at(home, root), named(run)
+    config = trusted_config(storage, name, overrides, trust, used=("home", "tracking"))
     champion = make_champion(storage, name, updates)
     out.print(
         f"the champion of {champion.recipe} is run {champion.run} after {champion.updates} updates: "
@@ -47,10 +48,10 @@ def promote(
         soft_wrap=True,
     )
     try:
-        shown = show_champion(storage, champion, config.tracking, Home(config.home))
+        shown = show_champion(storage, champion, config.tracking, LocalHome(config.home))
     except ServerError as error:
-        given = "".join(f" --set {shlex.quote(each)}" for each in set_ or [])
-        track = f"nbrl track {name}{root_flag(config)}{given}"
+        given = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+        track = f"nbrl track {name}{storage.settings.option}{given}"
         say(f"warning: the champion is recorded, and `{track}` delivers it to MLflow; {error}", "yellow")
     else:
         out.print(f"in MLflow: {shown}", highlight=False, markup=False, soft_wrap=True)

@@ -5,15 +5,15 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.stored import Root, Set, TakeOver, Trust, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, TakeOver, Trust, overrides_of, storage_at
 from nbrl.flows.cli.train import train_run
 
 
 def resume(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
     set_: Set = None,
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     redo: Annotated[
         str | None,
         typer.Option(
@@ -38,7 +38,7 @@ def resume(
 
         if redo is not None:
             chosen.append(parse(redo))
-        config = trusted_config(storage_at(root), checked_name(run), set_ or [], trust)
+        config = trusted_config(storage_at(home, root), checked_name(run), overrides_of(home, set_), trust)
         return preflight(config, "train", run), run
 
     train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.stored import HOME, Home, Root, Set, checked_home, storage_at
+from nbrl.flows.cli.stored import Home, Root, Set, home_at, storage_at
 from nbrl.flows.display.terminal import err, out
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def serve(
         ),
     ] = "",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses the GPUs if there are any")] = "auto",
-    root: Root = completion.ROOT,
-    home: Home = HOME,
+    home: Home = None,
+    root: Root = None,
     set_: Set = None,
 ) -> None:
     """Serve a policy until Ctrl-C, behind the chat API of OpenAI (…/v1), on a CPU too.
@@ -62,8 +62,8 @@ def serve(
         raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
     made, key = not key, key or new_key()
     settings = _engine(set_ or [], device, port)
-    place = LocalHome(checked_home(home))
-    with folder_of(storage_at(root), place.root, model) as folder:
+    place = LocalHome(home_at(home))
+    with folder_of(storage_at(home, root), place.root, model) as folder:
         called = name or _called(model)
         with err.status(f"starting {model}"):
             server = launch(settings, folder, _logs(place.root), door=Door(host, key, new_key(), called))

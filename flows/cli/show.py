@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.cli.stored import Home, Root, read_alone
 from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
@@ -17,14 +16,15 @@ if TYPE_CHECKING:
 
 
 def runs(
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """List all runs and evaluations, the newest first: their states, iterations and scores.
 
     first, last and best are held-out scores, rollouts is the success of the newest iteration's own trajectories.
     """
-    _runs(storage_at(root), as_json)
+    _runs(read_alone(home, root), as_json)
 
 
 def _runs(storage: "Storage", as_json: bool = False) -> None:
@@ -48,7 +48,8 @@ def show(
             autocompletion=completion.runs_and_evaluations,
         ),
     ] = None,
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
     limit: Annotated[
         int, typer.Option(min=1, help="maximum rows of a list of trajectories, of which the newest come first")
     ] = 40,
@@ -86,7 +87,7 @@ def show(
     run, updates = named(name) if trajectory is not None else ("", None)
     filters = Wanted(status, ability, environment, iteration, updates, held_out, best, worst)
     _check(run, identity, filters, group, notebook, html)
-    storage = storage_at(root)
+    storage = read_alone(home, root)
     if trajectory is None:
         _runs(storage)
     else:

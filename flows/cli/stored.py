@@ -1,5 +1,7 @@
-"""`nbrl export`, and the storage that commands read."""
+"""`nbrl export`, and the home and the storage of commands."""
 
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -7,16 +9,21 @@ import typer
 from pydantic import BaseModel
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.display.terminal import out
+from nbrl.infra.home import HOME, storage_of
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
 
 Model = TypeVar("Model", bound=BaseModel)
-Root = Annotated[str, typer.Option(help="storage root: a folder, or an address such as s3://bucket/prefix")]
-HOME = ".nbrl"
+Root = Annotated[
+    str | None,
+    typer.Option(
+        help="another storage than the home's: a folder, or an address such as s3://bucket/prefix",
+        show_default="storage in the home",
+    ),
+]
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
 Set = Annotated[
     list[str] | None,
@@ -33,7 +40,9 @@ Trust = Annotated[
         "--trust", help="let a run that was begun elsewhere start the programs, and ask the servers, that its settings name"
     ),
 ]
-Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
+Home = Annotated[
+    str | None, typer.Option(help="folder of the storage, and of the local servers' state and logs", show_default=HOME)
+]
 
 
 def export(
@@ -48,7 +57,8 @@ def export(
         str | None, typer.Option(metavar="SIZE", help="split the weights into files of at most this size, e.g. 5GB")
     ] = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="write only what LoRA trained, in peft's format")] = False,
-    root: Root = ROOT,
+    home: Home = None,
+    root: Root = None,
 ) -> None:
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
     from nbrl.flows.cli.export import closing
@@ -56,18 +66,50 @@ def export(
     from nbrl.tasks.runs.run import checked_name
 
     on_stop(lambda: "nothing was written")
-    source = write(storage_at(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
+    source = write(read_alone(home, root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
     out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
 
-def storage_at(root: str) -> "Storage":
-    """Return the storage at `root`. Raises ConfigError if `root` is empty."""
-    from nbrl.infra.storage import Storage, StorageSettings
+def home_at(home: str | None) -> str:
+    """Return the home that `--home` names, or the usual one. Raises ConfigError if it is empty."""
+    from nbrl.infra.paths import expanded
     from nbrl.tasks.errors import ConfigError
 
-    if not root.strip():
+    if home is not None and not home.strip():
+        raise ConfigError("--home is empty; give a folder, or leave it out")
+    return HOME if home is None else str(expanded(home).absolute())
+
+
+def root_at(home: str | None, root: str | None) -> str:
+    """Return the storage root that `--root` names, or that of the home. Raises ConfigError if either is empty."""
+    from nbrl.tasks.errors import ConfigError
+
+    if root is not None and not root.strip():
         raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")
-    return Storage(StorageSettings(root=root))
+    return storage_of(home_at(home)) if root is None else root
+
+
+def storage_at(home: str | None, root: str | None) -> "Storage":
+    """Return the storage that the options name. Raises ConfigError as `root_at` does."""
+    from nbrl.infra.storage import Storage, StorageSettings
+
+    return Storage(StorageSettings(root=root_at(home, root)))
+
+
+def read_alone(home: str | None, root: str | None) -> "Storage":
+    """Return the storage of a command that uses nothing else of a home. Raises ConfigError as `root_at` does, and for both."""
+    from nbrl.tasks.errors import ConfigError
+
+    if home is not None and root is not None:
+        raise ConfigError("--home changes nothing beside --root, which names the storage; leave one of them out")
+    return storage_at(home, root)
+
+
+def overrides_of(home: str | None, overrides: Iterable[str] | None) -> list[str]:
+    """Return the overrides of `--home` and `--set`. Raises ConfigError where both name a home, or `--home` none."""
+    from nbrl.tasks.runs.recipes import with_home
+
+    return [*with_home(None if home is None else home_at(home), overrides or ())]
 
 
 def request_of(context: typer.Context, model: type[Model], **more: Any) -> Model:
@@ -76,19 +118,13 @@ def request_of(context: typer.Context, model: type[Model], **more: Any) -> Model
     return model(**{name: value for name, value in given.items() if value is not None} | more)
 
 
-def checked_home(folder: str) -> str:
-    from nbrl.tasks.errors import ConfigError
-
-    if not folder.strip():
-        raise ConfigError("--home is empty; give a folder, or leave it out")
-    return folder
-
-
 def root_flag(config: Any) -> str:
     """Return the flag with which `nbrl show` finds this run's storage."""
-    return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
+    return home_flag(config) if config.storage.root == storage_of(config.home) else config.storage.option
 
 
 def home_flag(config: Any) -> str:
-    """Return the flag with which `nbrl ui` shows this run's pages."""
-    return "" if config.home == HOME else f" --home {config.home}"
+    """Return the flags with which `nbrl ui` shows this run's pages."""
+    home = "" if config.home == HOME else f" --home {shlex.quote(config.home)}"
+    elsewhere = config.storage.root != storage_of(config.home)
+    return f"{home} --root {shlex.quote(config.storage.root)}" if elsewhere else home

@@ -8,7 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Recipe, Set, TakeOver, home_flag, root_flag
+from nbrl.flows.cli.stored import Home, Recipe, Set, TakeOver, home_flag, overrides_of, root_flag
 from nbrl.flows.display.terminal import out, say
 
 
@@ -17,6 +17,7 @@ def train(
     run: Annotated[
         str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
     ] = None,
+    home: Home = None,
     set_: Set = None,
     take_over: TakeOver = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan and exit")] = False,
@@ -34,13 +35,14 @@ def train(
         from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
-        start = prepared(recipe, set_ or [], "train", name)
+        overrides = overrides_of(home, set_)
+        start = prepared(recipe, overrides, "train", name)
         if all_ and not (dry_run or measure):
             raise ConfigError("--all is for a dry run; add --dry-run, or leave it out")
         if dry_run or measure:
             _plan(start, all_)
             if measure:
-                _measure(start if run is None else prepared(recipe, set_ or [], "train"))
+                _measure(start if run is None else prepared(recipe, overrides, "train"))
             return None
         return start, name or new_name(start.config.name)
 

@@ -9,7 +9,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import HOME, Home, Root, checked_home, storage_at
+from nbrl.flows.cli.stored import Home, Root, home_at, read_alone, storage_at
 from nbrl.flows.display.terminal import out
 from nbrl.infra.paths import expanded
 
@@ -52,16 +52,16 @@ def warmstart(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check all settings, print the plan and exit")] = False,
-    home: Home = HOME,
-    root: Root = completion.ROOT,
+    home: Home = None,
+    root: Root = None,
 ) -> None:
     """Teach a model to act by demonstrations, so that rewards can choose among its actions; the recipe `tiny` makes the model."""
     from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
 
     on_stop(lambda: "nothing was written")
-    storage = storage_at(root)
+    storage = storage_at(home, root)
     settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
-    _warmstart(settings, storage, expanded(folder).absolute(), checked_home(home), dry_run)
+    _warmstart(settings, storage, expanded(folder).absolute(), home_at(home), dry_run)
 
 
 def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool) -> None:
@@ -105,14 +105,16 @@ def distill(
     best: Annotated[
         int, typer.Option(min=1, help="how many right trajectories of each question: those with the highest rewards")
     ] = 1,
-    root: Root = completion.ROOT,
+    home: Home = None,
+    root: Root = None,
 ) -> None:
     """Write the right trajectories of a run's training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
     from nbrl.tasks.warmstart.recipe import write
 
     on_stop(lambda: "nothing was written")
-    count = write(storage_at(root), run, best, expanded(file))
-    shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")
+    storage = read_alone(home, root)
+    count = write(storage, run, best, expanded(file))
+    shown = shlex.quote(str(file)) + storage.settings.option
     lines = [
         f"wrote {count} trajectories to {file}",
         f"learn them  nbrl warmstart OUT --from {shlex.quote(run)} --demonstrations {shown}",

@@ -41,7 +41,7 @@ def find(
         for match in trajectories_of(storage, key, read_trajectories(storage, key, trajectory)):
             matches.append((key, match, _rewards(storage, rewards_of(key, keys)).get(trajectory)))
     if not matches:
-        raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
+        raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}{storage.settings.option}` lists them")
     return matches
 
 

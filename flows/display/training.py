@@ -26,7 +26,7 @@ async def show(services: Services, writer: Writer, records: Sequence[Record], sc
     mlflow = config.tracking.uri or database(Home(config.home))
     where = {
         "storage": f"`{storage.uri(layout.folder)}`",
-        "lines, engine's and Ray's logs": f"`{storage.uri(layout.log(writer.epoch))}`, or `nbrl logs {layout.name}`",
+        "lines, engine's and Ray's logs": f"`{storage.uri(layout.log(writer.epoch))}`, or `nbrl logs {layout.name}{root}`",
         "MLflow": f"<{mlflow}>" if mlflow.startswith(SERVERS) else f"`{mlflow}`, or `nbrl ui --home {config.home}`",
         "trajectories in the browser": f"`nbrl ui{root}`",
     }

@@ -130,7 +130,8 @@ def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wan
             members = trajectories_of(storage, key, rows.filter(pc.equal(rows["group"], group)))
             groups[key] = sorted(members, key=lambda each: each.sample)
     if not groups:
-        raise ConfigError(f"{run!r} has no group or trajectory {group!r} there; `nbrl show {run}` lists the trajectories")
+        lists = f"nbrl show {run}{storage.settings.option}"
+        raise ConfigError(f"{run!r} has no group or trajectory {group!r} there; `{lists}` lists the trajectories")
     (key, trajectories), *others = groups.items()
     scored = rewards_of(key, keys)
     rewards = {row["trajectory"]: row for row in storage.read_table(scored).to_pylist()} if scored else {}

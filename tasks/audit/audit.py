@@ -67,7 +67,7 @@ class Audit:
         yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, results, lag))
         yield from self._named("checkpoints", self._newest())
         if tracking is not None:
-            yield from self._named("MLflow", check_tracking(tracking, self._run, self.records), ())
+            yield from self._named("MLflow", check_tracking(tracking, self._run, self.records, self._storage.settings.option), ())
         if replayed is not None:
             yield from self._named("replay", self._replay(replayed), ())
 

@@ -106,10 +106,13 @@ def leftovers(
             yield f"{key} is left over: no update made its checkpoint"
 
 
-def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> Iterator[str]:
-    """Yield contradictions between MLflow and the records: a metric that is missing, twice at a step, or another value."""
+def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record], option: str = "") -> Iterator[str]:
+    """Yield contradictions between MLflow and the records: a metric that is missing, twice at a step, or another value.
+
+    `option` is that with which commands find the storage.
+    """
     if not tracking.find_run(run.name, {RUN_ID: run.run_id}):
-        yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}` delivers it"
+        yield f"MLflow at {tracking.uri} has no run {run.name!r}; `nbrl track {run.name}{option}` delivers it"
         return
     of_steps = {record.iteration + 1: shown(record.metrics, run.environments) for record in records}
     for name in sorted({name for metrics in of_steps.values() for name in metrics}):
@@ -117,7 +120,7 @@ def check_tracking(tracking: Tracking, run: Run, records: Sequence[Record]) -> I
         points = sorted(tracking.history(name))
         if [step for step, _ in points] != [step for step, _ in wanted]:
             steps = f"at steps {_few(points)}, the records at {_few(wanted)}"
-            yield f"MLflow has {name} {steps}; `nbrl track {run.name}` delivers what is missing"
+            yield f"MLflow has {name} {steps}; `nbrl track {run.name}{option}` delivers what is missing"
         elif points != wanted:
             yield f"MLflow has other values of {name} than the records"
 

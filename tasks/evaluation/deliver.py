@@ -46,8 +46,8 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
     try:
         deliver(storage, config, name)
     except ServerError as error:
-        why = shortened(error)
-        say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {why}")
+        track, why = f"nbrl track {name}{storage.settings.option}", shortened(error)
+        say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `{track}` delivers it: {why}")
 
 
 def has_mlflow(config: RunConfig) -> bool:

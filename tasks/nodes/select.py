@@ -78,7 +78,8 @@ def sample(services: Services, scope: Scope, cursor: int, round_: int, retired: 
         passed = services.read(retired)["id"].to_pylist() if retired else []
     except (DamagedError, MissingError) as error:
         made_in = scope.iteration + (1 if round_ else 0)  # counted from 1
-        raise DamagedError(f"{error}; `nbrl resume {scope.run} --redo {made_in}:retire` makes the table again") from error
+        redo = f"nbrl resume {scope.run} --redo {made_in}:retire{services.storage.settings.option}"
+        raise DamagedError(f"{error}; `{redo}` makes the table again") from error
     prompts, positions = prompts_from(questions, services.config.weights, scope.seed, cursor, count, passed)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)

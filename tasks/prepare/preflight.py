@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.http.client import usable_key
+from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.rows import DROPPED
@@ -76,8 +77,10 @@ def _by_source(table: pa.Table, names: list[str]) -> dict[str, int]:
     return {name: sources.count(name) for name in names}
 
 
-def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
+def load(recipe: Path, overrides: Iterable[str] = (), home: str = HOME) -> PrepareSettings:
     """Return the settings in a YAML file with `a.b=c` overrides.
+
+    The evaluation of `difficulty` is in the storage of `home` if they name no root.
 
     Paths in the file are relative to its folder, paths in an override to the current folder. Raises ConfigError naming the file
     or the override, the key and the remedy.
@@ -85,7 +88,10 @@ def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
     path = _found(str(recipe), Path.cwd())
     values = RecipeTree.read(path, _found).settings
     anchor(values, path.parent, PATHS)
-    return from_settings(PrepareSettings, values, str(path), overrides)
+    settings = from_settings(PrepareSettings, values, str(path), overrides)
+    if settings.difficulty is None or "root" in settings.difficulty.model_fields_set:
+        return settings
+    return settings.model_copy(update={"difficulty": settings.difficulty.model_copy(update={"root": storage_of(home)})})
 
 
 def _found(recipe: str, folder: Path) -> Path:

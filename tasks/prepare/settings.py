@@ -6,8 +6,8 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from nbrl.infra.closed import FREE, ClosedModel, acts_if
+from nbrl.infra.home import ROOT
 from nbrl.infra.ray_cluster import RaySettings
-from nbrl.infra.storage import StorageSettings
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean
 from nbrl.tasks.layout.runs import NAME as RUN_NAME
@@ -116,7 +116,9 @@ class DifficultySettings(ClosedModel):
     evaluation: str = Field(
         pattern=rf"^{RUN_NAME.pattern}$", description="name of a finished evaluation, as `nbrl evaluate --name` has it"
     )
-    root: str = Field(StorageSettings().root, description="storage root of the evaluation", json_schema_extra=FREE)
+    root: str = Field(
+        ROOT, description="storage root of the evaluation; `storage` in `--home` when not set", json_schema_extra=FREE
+    )
     max_unrated: float = Field(
         0.02,
         ge=0,

@@ -9,6 +9,7 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus
+from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.parse import as_settings
 from nbrl.infra.ray_cluster import RaySettings
@@ -142,7 +143,7 @@ class RunConfig(ClosedModel):
         description="how often in a row, without an iteration finished between, all services are started again after one failed",
         json_schema_extra=FREE,
     )
-    home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra=FREE)
+    home: str = Field(HOME, description="folder of the storage, and of the local servers' state and logs", json_schema_extra=FREE)
     policy: PolicySettings
     environments: Environments = Field(description="what is asked, by name: see docs/environments.md")
     agent: AgentSettings = AgentSettings()
@@ -167,7 +168,7 @@ class RunConfig(ClosedModel):
     @model_validator(mode="before")
     @classmethod
     def _sound(cls, given: Any) -> Any:
-        return as_settings(given)
+        return _at_home(as_settings(given))
 
     @model_validator(mode="after")
     def _sent(self) -> "RunConfig":
@@ -231,3 +232,11 @@ class RunConfig(ClosedModel):
     def learner_estimates(self) -> bool:
         """Return whether the learner computes the advantages: only it has values, the reference's log-probs and tokens."""
         return self.advantage.with_critic or self.advantage.per_ability or self.update.kl_in_reward
+
+
+def _at_home(given: Any) -> Any:
+    """Return the settings with the storage in the home, unless they name another."""
+    if not isinstance(given, dict) or not isinstance(home := given.get("home"), str):
+        return given
+    storage = given.get("storage", {})
+    return given | {"storage": {"root": storage_of(home)} | storage} if isinstance(storage, dict) else given

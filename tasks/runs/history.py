@@ -104,7 +104,7 @@ def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
     except DamagedError as error:
         raise DamagedError(
             f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or make it again with "
-            f"`nbrl resume {run.name} --redo {iteration + 1}:record`"
+            f"`nbrl resume {run.name} --redo {iteration + 1}:record{storage.settings.option}`"
         ) from error
     if record.run_id != run.run_id:
         raise BrokenInvariantError(
@@ -139,9 +139,10 @@ def check_unbroken(storage: Storage, run: Run) -> None:
     keys, layout = storage.list(run.layout.iterations), run.layout
     count = finished_iterations(keys, layout)
     if len(records_among(keys, layout)) > count:
+        redo = f"nbrl resume {run.name} --redo {count + 1}:record{storage.settings.option}"
         raise DamagedError(
             f"{storage.uri(layout.iteration(count).record)} is gone, though later iterations have records; bring it back from a "
-            f"copy, or make it and all later ones again with `nbrl resume {run.name} --redo {count + 1}:record`"
+            f"copy, or make it and all later ones again with `{redo}`"
         )
 
 
@@ -156,7 +157,8 @@ def made_in(storage: Storage, run: Run, updates: int) -> int:
 def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: DamagedError | MissingError) -> DamagedError:
     """Return the error for a damaged checkpoint of a policy, with how to make it again."""
     iteration = made_in(storage, run, policy.updates) + 1
-    return DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again")
+    redo = f"nbrl resume {run.name} --redo {iteration}:update{storage.settings.option}"
+    return DamagedError(f"{error}; `{redo}` makes the checkpoint again")
 
 
 def policy_after(run: Run, records: Sequence[Record]) -> Weights:

@@ -102,13 +102,13 @@ def champion(storage: Storage, recipe: str) -> Champion:
         weights = weights_digest(storage, chosen.checkpoint)
         gone = missing(storage, chosen.checkpoint)
     except (MissingError, DamagedError) as error:
-        raise ConfigError(f"the champion of {recipe!r} cannot be used: {error}; {_other(chosen)}") from error
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {error}; {_other(chosen, storage)}") from error
     if gone:
-        raise ConfigError(f"the champion of {recipe!r} cannot be used: {storage.uri(gone[0])} is gone; {_other(chosen)}")
+        raise ConfigError(f"the champion of {recipe!r} cannot be used: {storage.uri(gone[0])} is gone; {_other(chosen, storage)}")
     if weights != chosen.weights:
         raise ConfigError(
             f"the champion of {recipe!r} cannot be used: {storage.uri(chosen.checkpoint)} holds other weights than were "
-            f"promoted; {_other(chosen)}"
+            f"promoted; {_other(chosen, storage)}"
         )
     return chosen
 
@@ -148,5 +148,7 @@ def _manifest(storage: Storage, checkpoint: str) -> dict[str, str]:
     return read_manifest(storage.read_bytes(key), storage.uri(key))
 
 
-def _other(found: Champion) -> str:
-    return f"bring the files back from a copy, or promote another with `nbrl promote {found.run}@UPDATES`"
+def _other(found: Champion, storage: Storage) -> str:
+    return (
+        f"bring the files back from a copy, or promote another with `nbrl promote {found.run}@UPDATES{storage.settings.option}`"
+    )

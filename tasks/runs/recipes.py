@@ -1,5 +1,6 @@
 """Makes a checked RunConfig from a recipe's YAML files and overrides, with errors that say what to do."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -122,6 +123,16 @@ def from_settings(settings: type[Settings], values: Mapping[str, Any], source: s
     tree.override(list(overrides))
     _find_own_code(tree, of_files=False)  # the values may be of a storage, whose code is never looked for
     return _checked(settings, tree)
+
+
+def with_home(home: str | None, overrides: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the overrides, after that of a home that was given beside them. Raises ConfigError where both name one."""
+    given = tuple(overrides)
+    if home is None:
+        return given
+    if twice := [each for each in given if "home" in _keys_of(each)]:
+        raise ConfigError(f"--home {home} and --set {twice[0]} both name the home; leave one of them out")
+    return (f"home={json.dumps(home)}", *given)
 
 
 def check_acting(overrides: Iterable[str], acting: Sequence[str], idle: Sequence[str] = ()) -> None:

@@ -27,8 +27,8 @@ SMALL = [
 
 
 def command(home: Path, run: str, *overrides: str) -> list[str]:
-    settings = [*SMALL, f"home={home}", f"storage.root={home}/storage", *overrides]
-    return [str(NBRL), "train", "tiny-cpu", "--run", run, *(part for s in settings for part in ("--set", s))]
+    settings = [*SMALL, *overrides]
+    return [str(NBRL), "train", "tiny-cpu", "--run", run, "--home", str(home), *(part for s in settings for part in ("--set", s))]
 
 
 @pytest.fixture(scope="session")

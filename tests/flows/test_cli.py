@@ -5,13 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from nbrl.agent.trajectory import to_table
+from nbrl.flows.cli.commands import app
 from nbrl.flows.cli.export import closing
+from nbrl.flows.cli.stored import home_flag, root_flag
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load
 from tests.flows.test_cli_errors import NBRL
 from tests.flows.test_show import trajectory
 from tests.flows.typed import nbrl
@@ -50,6 +55,8 @@ def test_h_is_help(command: list[str]) -> None:
         ["show", ""],
         ["show", "/q-0"],
         ["show", "r", "--root", ""],
+        ["show", "r", "--home", ""],
+        ["train", "tiny-cpu", "--home", " "],
         ["export", "", "out"],
         ["export", "r", "out", "--root", ""],
         ["train", "tiny-cpu", "--run", ""],
@@ -65,6 +72,41 @@ def test_an_empty_name_is_refused_in_a_sentence(tmp_path: Path, typed: list[str]
     assert "named ''" in done.stderr or "is empty" in done.stderr
     assert done.stderr.count("nbrl: ") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_every_command_with_a_storage_takes_a_home() -> None:
+    commands = {
+        each.name or each.callback.__name__: signature(each.callback).parameters
+        for each in app.registered_commands
+        if each.callback
+    }
+    assert [name for name, options in commands.items() if "root" in options and "home" not in options] == []
+    assert [name for name, options in commands.items() if "home" not in options] == []
+
+
+def test_a_home_has_the_storage(root: str, tmp_path: Path) -> None:
+    done = nbrl("show", "r", "--home", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "q-0" in done.stdout
+    done = nbrl("show", "r", "--home", str(tmp_path), "--root", root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "nbrl: --home changes nothing beside --root, which names the storage; leave one of them out\n"
+
+
+@pytest.mark.parametrize(
+    ("storage", "show", "ui"),
+    [
+        ({}, "", ""),
+        ({"home": "/a b"}, " --home '/a b'", " --home '/a b'"),
+        ({"storage": {"root": "s3://b/p"}}, " --root s3://b/p", " --root s3://b/p"),
+        ({"home": "/a", "storage": {"root": "/b"}}, " --root /b", " --home /a --root /b"),
+        ({"home": "/a", "storage": {"root": ".nbrl/storage"}}, "", " --home /a --root .nbrl/storage"),
+    ],
+)
+def test_the_next_commands_find_the_run(storage: dict[str, object], show: str, ui: str) -> None:
+    settings = load("tiny-cpu").model_dump(exclude={"storage", "home"})
+    config = RunConfig.model_validate(settings | storage)
+    assert (root_flag(config), home_flag(config)) == (show, ui)
 
 
 @pytest.mark.parametrize("given", [",", "", " , "])

@@ -15,8 +15,8 @@ NBRL = Path(sys.executable).with_name("nbrl")
 
 
 def train(home: Path, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    flags = [part for o in [f"home={home}/home", f"storage.root={home}/storage", *overrides] for part in ("--set", o)]
-    return nbrl("train", "tiny-cpu", *flags, **environment)
+    flags = [part for override in overrides for part in ("--set", override)]
+    return nbrl("train", "tiny-cpu", "--home", f"{home}/home", *flags, **environment)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
-    done = nbrl("train", "tiny-cpu", "--dry-run", "--set", f"home={tmp_path}/home", "--set", f"storage.root={tmp_path}/storage")
+    done = nbrl("train", "tiny-cpu", "--dry-run", "--home", f"{tmp_path}/home")
     assert done.returncode == 0
     assert "64 prompts × 4" in done.stdout
     assert not list(tmp_path.rglob("*.parquet"))

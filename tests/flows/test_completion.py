@@ -18,11 +18,11 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage = Storage(StorageSettings(root=str(tmp_path / "home/storage")))
     for run in ("alpha", "beta"):
         storage.write_bytes(f"runs/{run}/run.json", b"{}")
     storage.write_bytes("evaluations/all/data/held_out.parquet", b"")
-    return str(tmp_path)
+    return storage.settings.root
 
 
 def offered(typed: str, folder: str = ".") -> list[str]:
@@ -43,11 +43,14 @@ def offered(typed: str, folder: str = ".") -> list[str]:
         ("export --root {root} ", ["alpha", "beta"]),
         ("train tiny-cpu --set storage.root={root} --run a", ["alpha"]),
         ("evaluate tiny-cpu --set storage.root={root} --model ", ["alpha", "beta"]),
+        ("show --home {home} al", ["all", "alpha"]),
+        ("train tiny-cpu --home {home} --run a", ["alpha"]),
+        ("train tiny-cpu --set home={home} --run a", ["alpha"]),
         ("train tiny", ["tiny-cpu"]),
     ],
 )
 def test_names_are_offered(root: str, typed: str, names: list[str]) -> None:
-    assert offered(typed.format(root=root)) == names
+    assert offered(typed.format(root=root, home=root.removesuffix("/storage"))) == names
 
 
 STRANGE = ["$(touch made)", "`id`", "-rf", "a b", "a;b", "a\nb", "a\x1b[31m", "a'b", "~", "a*", "a|b", "a&b", "ä"]

@@ -31,8 +31,9 @@ def root(tmp_path: Path) -> str:
     config = load("tiny-cpu")
     settings = config.model_dump(mode="json")
     run = Run(name="r", run_id="x", config_digest=digest(config), seed=0, recipe="tiny-cpu", config=settings, policy="w0")
-    Storage(StorageSettings(root=str(tmp_path))).write_json(run.layout.identity, run.model_dump(mode="json"))
-    return str(tmp_path)
+    storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
+    storage.write_json(run.layout.identity, run.model_dump(mode="json"))
+    return storage.settings.root
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,15 @@ def test_what_cannot_run_is_refused_in_a_sentence(root: str, options: dict[str, 
 def test_an_evaluation_has_the_settings_that_were_asked_for(root: str) -> None:
     (evaluate,) = deployments_of(DeployOptions(kind="evaluate", run="r", root=root, overrides=("evaluate.samples=8",)))
     assert evaluate.parameters["order"] == {"model": "r", "root": root, "overrides": ["evaluate.samples=8"]}
+
+
+@pytest.mark.process  # Prefect asks which platform this is
+def test_a_home_is_that_of_what_is_started(root: str) -> None:
+    train, evaluate, clean = deployments_of(DeployOptions(run="r", root=root, home="/elsewhere"))
+    assert train.parameters["order"]["overrides"] == evaluate.parameters["order"]["overrides"] == ['home="/elsewhere"']
+    assert clean.parameters["order"] == {"root": root}
+    (clean,) = deployments_of(DeployOptions(kind="clean", recipe="tiny-cpu", run="r", home=root.removesuffix("/storage")))
+    assert clean.parameters["order"]["root"] == root
 
 
 @pytest.mark.parametrize("pool", ["", "a/b", "-a", "a b"])

@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_made_again_by_the_iteration_that_made_it(tmp_pa
         storage.write_bytes(RUN.layout.iteration(record.iteration).record, record.model_dump_json().encode())
     policy = newest_policy(storage, RUN)
     said = str(damaged_checkpoint(storage, RUN, policy, DamagedError("state/a is damaged")))
-    assert said == "state/a is damaged; `nbrl resume a --redo 3:update` makes the checkpoint again"
+    assert said == f"state/a is damaged; `nbrl resume a --redo 3:update --root {tmp_path}` makes the checkpoint again"
 
 
 def test_a_batch_is_sampled_from_the_policy_before_the_last_iterations_of_the_lag() -> None:

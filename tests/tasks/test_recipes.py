@@ -13,7 +13,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.plan import plan
-from nbrl.tasks.runs.recipes import load, names
+from nbrl.tasks.runs.recipes import load, names, with_home
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 
@@ -224,6 +224,21 @@ def test_the_digest_ignores_where_a_run_lives_how_its_updates_are_spread_and_how
     assert digest(load("tiny-cpu", ["iterations=99", "home=/elsewhere", "storage.root=/elsewhere"])) == base
     assert digest(load("tiny-cpu", ["update.workers=3", "update.tokens_per_micro_batch=64", "update.device=cpu"])) == base
     assert digest(load("tiny-cpu", ["update.lr=0.5"])) != base
+
+
+def test_the_storage_is_in_the_home_unless_it_is_named() -> None:
+    assert load("tiny-cpu").storage.root == ".nbrl/storage"
+    config = load("tiny-cpu", ["home=/elsewhere"])
+    assert config.storage.root == config.model_dump()["storage"]["root"] == "/elsewhere/storage"  # which a run keeps
+    assert load("tiny-cpu", ["home=/elsewhere", "storage.root=/other"]).storage.root == "/other"
+    assert load("tiny-cpu", ["home=/elsewhere", "ray.address=auto", "storage.shared=true"]).storage.root == "/elsewhere/storage"
+
+
+def test_a_home_beside_the_overrides_is_one_of_them_and_named_once() -> None:
+    assert load("tiny-cpu", with_home("/a: b", ["iterations=1"])).home == "/a: b"
+    assert with_home(None, ["home=a"]) == ("home=a",)
+    with pytest.raises(ConfigError, match=r"^--home a and --set home=b both name the home"):
+        with_home("a", ["home=b"])
 
 
 def test_the_plan_names_the_trajectories_of_an_iteration() -> None:

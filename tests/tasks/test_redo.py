@@ -95,7 +95,7 @@ def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
 def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:
     writer, records = made(storage, tmp_path, 3)
     storage.delete(RUN.layout.iteration(1).record)
-    with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
+    with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record --root "):
         check_unbroken(storage, RUN)
     put_aside(storage, CONFIG, writer, 2, "record")
     assert [read_record(storage, RUN, number) for number in range(3)] == records

@@ -142,7 +142,7 @@ def test_a_checkpoint_that_lost_its_manifest_stops_no_run_and_is_not_continued_f
     for record in records:
         storage.delete(f"{record.checkpoint}/{MANIFEST}")
     prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=1))
-    with pytest.raises(DamagedError, match=r"has lost its manifest\.json; `nbrl resume r --redo 2:update` makes the checkpoint"):
+    with pytest.raises(DamagedError, match=r"has lost its manifest\.json; `nbrl resume r --redo 2:update --root .*` makes"):
         _check_checkpoint(storage, RUN, records[1].policy)
 
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_on_a_cloud_that_lost_an_object_stops_the_start(storage: St
     _check_checkpoint(cloud, RUN, records[0].policy)
     name = next(name for name in cloud.read_manifest(records[0].checkpoint) if name.startswith("state/"))
     cloud.delete(f"{records[0].checkpoint}/{name}")
-    with pytest.raises(DamagedError, match=r"state/.* is gone; `nbrl resume r --redo 1:update` makes the checkpoint"):
+    with pytest.raises(DamagedError, match=r"state/.* is gone; `nbrl resume r --redo 1:update --root .*` makes the checkpoint"):
         _check_checkpoint(cloud, RUN, records[0].policy)
 
 

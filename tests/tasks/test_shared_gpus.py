@@ -42,7 +42,7 @@ def test_a_learner_that_shares_gpus_starts_after_the_engines(
         "fetch": lambda *_: tmp_path,
         "newest_policy": lambda *_: SimpleNamespace(checkpoint="", updates=0),
         "policies_in_use": lambda *_: [],
-        "_delivery": lambda *_: None,
+        "_delivery": lambda *_: SimpleNamespace(start=lambda: None),
         "_ray": nothing,
         "place": lambda *_: placed,
         "adapter_room": lambda *_: None,

@@ -90,7 +90,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
 
 def stranger(storage: Storage, *overrides: str) -> RunConfig:
     """Put a run `r` with these settings on the storage, as a copy would, and return its settings."""
-    config, name = load("tiny-cpu", [*SMALL, *overrides]), "r"
+    config, name = load("tiny-cpu", [*SMALL, *overrides]).model_copy(update={"storage": storage.settings}), "r"
     run = find_run(storage, name) or open_run(load("tiny-cpu", SMALL), name, storage)[0]
     storage.write_json(run.layout.identity, run.model_dump(mode="json") | {"config": config.model_dump(mode="json")})
     return config

@@ -72,6 +72,6 @@ def test_a_champion_whose_files_are_gone_is_a_sentence(tmp_path: Path) -> None:
     made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="runs/a/c", weights="w", promoted=0.0)
     storage.write_json(champion_of("r"), made.model_dump(mode="json"))
     assert "the champion of 'r' cannot be used" in unusable_champion(storage, "r")
-    assert "promote another with `nbrl promote a@UPDATES`" in unusable_champion(storage, "r")
+    assert "promote another with `nbrl promote a@UPDATES --root " in unusable_champion(storage, "r")
     storage.write_bytes(champion_of("r"), b"{}")
     assert "names no champion" in unusable_champion(storage, "r")

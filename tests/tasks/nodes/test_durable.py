@@ -156,6 +156,7 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
     began = load("tiny-cpu", small)
     run = open_run(began, "a", storage)[0]
     config = resumed_config(storage, "a", ["iterations=77"])
+    assert resumed_config(storage, "a", ["home=/new"]).storage == storage.settings  # the run is there, wherever the home is
     assert (config.iterations, config.update, config.storage.root) == (77, began.update, storage.settings.root)
     assert open_run(config, "a", storage)[0] == run
     take(storage, run.layout, config.model_dump(mode="json"))

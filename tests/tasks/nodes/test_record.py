@@ -117,7 +117,7 @@ def test_a_record_of_another_run_of_that_name_is_not_taken(tmp_path: Path, table
 def test_a_damaged_record_is_one_sentence_that_says_how_to_go_on(tmp_path: Path, data: bytes) -> None:
     storage = services(tmp_path).storage
     storage.write_bytes(SCOPE.layout.record, data)
-    with pytest.raises(DamagedError, match=r"record\.json is damaged: .* with `nbrl resume r --redo 5:record`"):
+    with pytest.raises(DamagedError, match=r"record\.json is damaged: .* with `nbrl resume r --redo 5:record --root "):
         read_record(storage, RUN, 4)
 
 

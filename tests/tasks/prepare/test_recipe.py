@@ -29,6 +29,9 @@ def test_paths_are_meant_from_the_recipes_folder(tmp_path: Path) -> None:
     in_cloud = load(write(tmp_path, difficulty={"evaluation": "e", "root": "s3://bucket/prefix"}))
     assert in_cloud.difficulty
     assert in_cloud.difficulty.root == "s3://bucket/prefix"
+    at_home = load(write(tmp_path, difficulty={"evaluation": "e"}), home="/elsewhere")
+    assert at_home.difficulty
+    assert at_home.difficulty.root == "/elsewhere/storage"
 
 
 def test_an_override_wins(tmp_path: Path) -> None:
