@@ -9,11 +9,11 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Failed, Scheduled
 
+from nbrl.flows.upkeep import AUTOMATION
 from nbrl.tasks.services.restarts import first_line
 
 RETRIES, FIRST_WAIT_S, FACTOR = 3, 60, 4  # after 1, 4 and 16 minutes
 RETRYING = "Retrying"  # a failed state of another name is no failure that is reported
-AUTOMATION = "AUTOMATION"
 
 
 async def in_vain(client: PrefectClient, run: FlowRun) -> int:

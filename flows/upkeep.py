@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +38,7 @@ EVERY_S = 30.0
 MOST = 200  # flow runs of a kind that are looked at in one go
 GONE = "its process ended without saying why"
 REFUSED = "Deployment concurrency limit reached."
+AUTOMATION = "AUTOMATION"  # what made a flow run
 
 
 async def label(client: PrefectClient, run: UUID) -> None:
@@ -124,7 +125,7 @@ async def tidy(client: PrefectClient, deployment: DeploymentResponse) -> None:
         with suppress(ObjectNotFound):  # another process did it
             if unwanted:
                 await client.delete_flow_run(run.id)
-            elif run.auto_scheduled and run.name != (name := _name(deployment, run)):
+            elif run.state.is_scheduled() and (name := _name(deployment, run)) != run.name:
                 await client.update_flow_run(run.id, name=name)
 
 
@@ -142,5 +143,9 @@ async def _is_due(run: FlowRun, schedules: dict[UUID, Any]) -> bool:
 
 
 def _name(deployment: DeploymentResponse, run: FlowRun) -> str:
-    when = (run.expected_start_time or datetime.now(UTC)).astimezone(UTC)
-    return f"{deployment.name}, due {when:%Y-%m-%d %H:%M}"
+    """Return the name of a flow run that is due: for its time, or for the one that crashed; others keep theirs."""
+    if run.created_by is not None and run.created_by.type == AUTOMATION:
+        return f"{deployment.name}, again"
+    if not run.auto_scheduled or run.expected_start_time is None:
+        return run.name
+    return f"{deployment.name}, due {run.expected_start_time.astimezone(UTC):%Y-%m-%d %H:%M}"
