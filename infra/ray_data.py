@@ -75,4 +75,6 @@ def raised_in_task(error: Exception) -> Exception:
     """Return what a task itself raised, without Ray's traces of it and of the tasks that awaited it."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         error = error.cause
+    if isinstance(error, RayTaskError):  # its text begins with the task's name, in colour, and ends with what happened
+        return ServerError(f"a task of Ray failed: {(str(error).strip().splitlines() or [type(error.cause).__name__])[-1]}")
     return error
