@@ -57,6 +57,12 @@ class Night:
         self.machine = subprocess.Popen(self._line, stdout=self._log, stderr=self._log, env=mark("night"))
         return self.machine
 
+    @property
+    def first(self) -> psutil.Process:
+        """Return the first process of the machine, `nbrl schedule`."""
+        (process, *_) = psutil.Process(self.machine.pid).children()
+        return process
+
     def recorded(self) -> int:
         return sum(self.storage.exists(RUN.iteration(number).record) for number in range(ITERATIONS))
 
@@ -70,8 +76,7 @@ class Night:
 
     def off(self) -> None:
         """Kill the first process of the machine, and with it all others."""
-        (first, *_) = psutil.Process(self.machine.pid).children()
-        first.kill()
+        self.first.kill()
         self.machine.wait()
         until(lambda: left_over("night") == [], 60)
 
@@ -93,7 +98,7 @@ def test_a_night_of_kills_loses_nothing_and_does_nothing_twice(night: Night, tmp
             lambda: night.kill("prefect.engine"),  # the flow: by the kernel, for want of memory
             lambda: night.kill("sglang"),  # an engine
             lambda: (night.off(), night.start()),  # the machine
-            lambda: (night.machine.send_signal(signal.SIGTERM), night.machine.wait(), night.start()),
+            lambda: (night.first.send_signal(signal.SIGTERM), night.machine.wait(), night.start()),  # the scheduler, in order
         ),
         start=1,
     ):
