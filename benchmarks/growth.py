@@ -136,7 +136,7 @@ def main() -> None:
             done = len(list(records.glob("*/record.json")))
             if done < due:
                 continue
-            ray = next(iter(Path("/tmp").glob(f"nbrl-ray-{process.pid}-*")))
+            ray = next(iter(Path("/tmp").glob(f"nbrl-ray-{process.pid}.*")))
             samples.append((done, memory(root) + stores(home, ray)))
             print(f"{done} iterations, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
             due = done + given.every

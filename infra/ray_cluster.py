@@ -29,6 +29,7 @@ from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.health import started
+from nbrl.infra.process.identity import has_ended, short_identity
 from nbrl.infra.ray_worker import setup
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
@@ -100,7 +101,7 @@ def launch(settings: RaySettings, log_dir: Path) -> None:
         return
     os.environ.update(ENVIRONMENT | OWN)
     _remove_leftovers()
-    _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
+    _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{short_identity()}-", dir=TEMPORARY))
     _draw_token(_folder)
     _child = _start(settings, log_dir)
     atexit.register(stop)
@@ -266,5 +267,5 @@ def check_address(address: str) -> None:
 def _remove_leftovers() -> None:
     """Remove folders of clusters whose owner was killed."""
     for folder in TEMPORARY.glob(f"{PREFIX}*"):
-        if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
+        if has_ended(folder.name.removeprefix(PREFIX).partition("-")[0]):
             shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nbrl.infra.process.child import in_words
+from nbrl.infra.process.identity import has_ended, short_identity
 from nbrl.infra.process.keeper import descendants
 
 OURS = b"sglang::"  # how SGLang names them: scheduler, detokenizer
@@ -68,13 +69,13 @@ def _exit_status(pid: int) -> int | None:
 
 def temporary() -> Path:
     """Return a new folder for the temporary files of an engine of this process: SGLang leaves sockets and others behind."""
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{short_identity()}-", dir=TEMPORARY))
 
 
 def sweep() -> None:
     """Remove what killed engines left: shared memory, and the temporary files of engines whose owner is gone."""
     for folder in TEMPORARY.glob(f"{PREFIX}*-*"):
-        if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
+        if has_ended(folder.name.removeprefix(PREFIX).partition("-")[0]):
             shutil.rmtree(folder, ignore_errors=True)
     for path in SHARED_MEMORY.glob("sglang_loads_*"):
         with contextlib.suppress(FileNotFoundError):  # another of our runs may sweep too

@@ -18,6 +18,7 @@ from nbrl.infra.process.own_pages import LOCAL
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 FORM = re.compile(r"(?P<place>.+)/(?P<pid>[0-9]{1,10})/(?P<started>[0-9]+)")
 PR_SET_PDEATHSIG = 1
+FIRST_NAMESPACE = 0xEFFFFFFC  # of processes
 ALL = ("0.0.0.0", "::")
 
 
@@ -32,6 +33,22 @@ def is_running(process: str) -> bool | None:
     if not match or match["place"] != _place():
         return None
     return _started(int(match["pid"])) == match["started"]
+
+
+def short_identity() -> str:
+    """Return the number of this process and that of its container, for the name of a folder that it owns."""
+    return f"{os.getpid()}.{_container():x}"
+
+
+def has_ended(short: str) -> bool:
+    """Return whether the process of a `short_identity` has ended; False too where only another container can know."""
+    pid, _, container = short.partition(".")
+    return container == f"{_container():x}" and not Path("/proc", pid).exists()
+
+
+def _container() -> int:
+    """Return the namespace in whose numbers processes are counted, counted from the kernel's first one."""
+    return int(os.readlink("/proc/self/ns/pid").strip("pid:[]")) - FIRST_NAMESPACE
 
 
 def _place() -> str:

@@ -17,6 +17,7 @@ from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import free_port
+from nbrl.infra.process.identity import short_identity
 
 from .test_processes import until
 
@@ -134,23 +135,25 @@ def test_the_temporary_files_of_an_engine_end_with_it(tmp_path: Path, model: Pat
     monkeypatch.setattr("nbrl.infra.engine.parts.TEMPORARY", tmp_path)
     server = launch(stand_in(tmp_path, 'touch "$TMPDIR/socket"; exec sleep 1000'), model, tmp_path / "logs")
     assert until(lambda: bool(list(tmp_path.glob("nbrl-engine-*/socket"))))
-    (folder,) = tmp_path.glob(f"nbrl-engine-{os.getpid()}-*")
+    (folder,) = tmp_path.glob(f"nbrl-engine-{short_identity()}-*")
     assert folder.stat().st_mode & 0o777 == 0o700
     server.stop()
     assert not folder.exists()
 
 
-def test_temporary_files_of_a_killed_owner_go_and_those_of_a_living_one_stay(
+def test_temporary_files_of_a_killed_owner_go_and_those_of_a_living_one_or_of_another_container_stay(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nbrl.infra.engine.parts.TEMPORARY", tmp_path)
     with subprocess.Popen(["sleep", "1000"]) as ended:
         ended.kill()
-    dead, living = tmp_path / f"nbrl-engine-{ended.pid}-1", tmp_path / f"nbrl-engine-{os.getppid()}-1"
-    dead.mkdir()
-    living.mkdir()
+    ours = short_identity().partition(".")[2]
+    owners = [f"{ended.pid}.{ours}", f"{os.getppid()}.{ours}", f"{ended.pid}.f{ours}", str(ended.pid)]
+    folders = [tmp_path / f"nbrl-engine-{owner}-1" for owner in owners]
+    for folder in folders:
+        folder.mkdir()
     launch(stand_in(tmp_path, "exec sleep 1000"), model, tmp_path / "logs").stop()
-    assert (dead.exists(), living.exists()) == (False, True)
+    assert [folder.exists() for folder in folders] == [False, True, True, True]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
