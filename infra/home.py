@@ -48,10 +48,6 @@ class Home:
         return self._folder("logs")
 
     @property
-    def storage(self) -> Path:
-        return self._folder("storage")
-
-    @property
     def locks(self) -> Path:
         return self._folder("locks")
 

@@ -44,7 +44,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
-OWN = {  # in a cluster of our own, whose state nobody asks for
+OWN = {  # in a cluster of our own, whose state no user asks for
     "RAY_task_events_report_interval_ms": "0",  # no record of each task, of which the GCS would keep 100 000
     "RAY_maximum_gcs_destroyed_actor_cached_count": "100",
 }

@@ -12,6 +12,7 @@ from nbrl.flows.cli.data import data
 from nbrl.flows.cli.deploy import deploy, schedule
 from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import Guarded
+from nbrl.flows.cli.init import init
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
 from nbrl.flows.cli.prepare import prepare
@@ -52,6 +53,7 @@ def _program(
     """Take the options before a command."""
 
 
+app.command()(init)
 app.command()(agent)
 
 

@@ -103,7 +103,10 @@ def check_hub(settings: PolicySettings) -> str:
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise ConfigError(f"{_not_given(settings)}: {_in_words(error)}") from error
     except Exception as error:  # its client raises what its own libraries raise where there is no network
-        return f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here"
+        return (
+            f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here; "
+            "`nbrl model fetch smollm2-135m` brings a small model without the hub"
+        )
     return ""
 
 

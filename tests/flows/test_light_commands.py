@@ -59,6 +59,7 @@ def folder(tmp_path: Path) -> Path:
     ("line", "never", "most"),
     [
         ("--help", {*TRAINING, *TABLES, *SERVERS}, 400),
+        ("init questions", {*TRAINING, *TABLES, *SERVERS}, 400),
         ("runs", {*TRAINING, *TABLES, *SERVERS}, 550),
         ("show", {*TRAINING, *TABLES, *SERVERS}, 550),
         ("logs r", {*TRAINING, *TABLES, *SERVERS}, 500),

@@ -1,4 +1,4 @@
-"""`nbrl train --measure`: one iteration is done with every real part, and nothing of it stays."""
+"""`nbrl train --measure`: one iteration is done with every real part, and nothing of it stays; of a recipe of `nbrl init`."""
 
 import re
 import subprocess
@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.conftest import command
+from tests.flows.conftest import NBRL
+from tests.flows.typed import nbrl
 from tests.processes import left_over, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 
 def test_a_measurement_says_time_memory_and_disk_and_leaves_nothing(tmp_path: Path) -> None:
-    asked = [*command(tmp_path / "home", "small", "evaluate.questions=null"), "--measure"]
+    assert nbrl("init", "questions", str(tmp_path)).returncode == 0
+    asked = [NBRL, "train", tmp_path / "my.yaml", "--run", "small", "--home", tmp_path / "home", "--measure"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=600, env=mark("measured"), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "\n# tiny-cpu: 3 iterations" in done.stdout
+    assert "\n# my: 6 iterations" in done.stdout
     assert re.search(r"# measured: start \d+ s; an iteration [\d.]+ s \(rollout [\d.]+, reward", done.stdout)
-    assert re.search(r"# time: about \d+ (s|min) for 3 iterations of .*, and 2 evaluations of", done.stdout)
+    assert re.search(r"# time: about \d+ (s|min) for 6 iterations of .*, and 2 evaluations of", done.stdout)
     assert re.search(r"# memory: [\d.]+ [MG]B more than before", done.stdout)
     assert re.search(r"# disk: a checkpoint took [\d.]+ MB", done.stdout)
     assert [path for path in (tmp_path / "home/storage").rglob("*") if path.is_file()] == []

@@ -169,4 +169,4 @@ def test_locks_are_let_go_by_death(home: Home) -> None:
 
 def test_home_makes_its_folders(tmp_path: Path) -> None:
     home = Home(tmp_path / "deep" / "home")
-    assert all(path.is_dir() for path in (home.prefect, home.mlflow, home.logs, home.storage, home.locks))
+    assert all(path.is_dir() for path in (home.prefect, home.mlflow, home.logs, home.locks))
