@@ -114,7 +114,7 @@ async def _iterate(services: Services, writer: Writer, records: list[history.Rec
     """Run the next iteration after `records`, or read its record if it already happened."""
     record = await asyncio.to_thread(history.read_record, services.storage, writer.run, len(records))
     if record is None:
-        history.check_samples(writer.run, records, services.config.update.ess_floor)
+        history.check_samples(writer.run, records, services.config.update.ess_floor, services.storage.settings.option)
         scope = writer.iteration(len(records), history.policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
         record = await pipeline.iterate(records)

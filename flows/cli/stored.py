@@ -118,6 +118,11 @@ def request_of(context: typer.Context, model: type[Model], **more: Any) -> Model
     return model(**{name: value for name, value in given.items() if value is not None} | more)
 
 
+def home_option(home: str) -> str:
+    """Return the option that names this home; empty for the usual one."""
+    return "" if home == HOME else f" --home {shlex.quote(home)}"
+
+
 def root_flag(config: Any) -> str:
     """Return the flag with which `nbrl show` finds this run's storage."""
     return home_flag(config) if config.storage.root == storage_of(config.home) else config.storage.option
@@ -125,6 +130,5 @@ def root_flag(config: Any) -> str:
 
 def home_flag(config: Any) -> str:
     """Return the flags with which `nbrl ui` shows this run's pages."""
-    home = "" if config.home == HOME else f" --home {shlex.quote(config.home)}"
     elsewhere = config.storage.root != storage_of(config.home)
-    return f"{home} --root {shlex.quote(config.storage.root)}" if elsewhere else home
+    return home_option(config.home) + (f" --root {shlex.quote(config.storage.root)}" if elsewhere else "")

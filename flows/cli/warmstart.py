@@ -9,7 +9,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Home, Root, home_at, read_alone, storage_at
+from nbrl.flows.cli.stored import Home, Root, home_at, home_option, read_alone, storage_at
 from nbrl.flows.display.terminal import out
 from nbrl.infra.paths import expanded
 
@@ -85,7 +85,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
     lines = [
         *(f"{phase}: loss {loss:.3f} at the end" for phase, loss in losses.items()),
         f"wrote the policy to {target}",
-        f"train it    {_trains(settings, training)} --set policy.path={shown}",
+        f"train it    {_trains(settings, training)} --set policy.path={shown}{home_option(home)}",
     ]
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

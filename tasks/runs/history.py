@@ -192,14 +192,18 @@ def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
     return list(policies.values())
 
 
-def check_samples(run: Run, records: Sequence[Record], floor: float) -> None:
-    """Raises RunError if the effective sample size of the last iterations with an update was each time below the floor."""
+def check_samples(run: Run, records: Sequence[Record], floor: float, option: str = "") -> None:
+    """Raises RunError if the effective sample size of the last iterations with an update was each time below the floor.
+
+    `option` is that with which commands find the storage.
+    """
     shares = [record.metrics["mismatch/ess_share"] for record in records if "mismatch/ess_share" in record.metrics][-FEW:]
     if len(shares) == FEW and max(shares) < floor:
         raise RunError(
             f"the samples of run {run.name!r} say little about its policy: mismatch/ess_share was "
             f"{', '.join(f'{share:.3g}' for share in shares)} in the last {FEW} iterations, below update.ess_floor {floor:g}; "
-            f"lower update.lr or pipeline.lag in a new run, or lower update.ess_floor and continue with `nbrl resume {run.name}`"
+            "lower update.lr or pipeline.lag in a new run, or lower update.ess_floor and continue with "
+            f"`nbrl resume {run.name}{option}`"
         )
 
 
