@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 # What runs in a process of its own, or reads what this process wrote; two answer for each fault in its place.
 ALONE = {
     "infra/parse.py",
+    "infra/own_code.py",
     "infra/own_ray/setup_worker.py",
     "infra/engine/environment/equality.py",
     "tasks/reward/rules/scorer.py",
