@@ -16,9 +16,13 @@ from nbrl.flows.evaluate import WORSE
 FAILED, CRASHED = "prefect.flow-run.Failed", "prefect.flow-run.Crashed"
 HEARTBEAT, SILENT_S = "prefect.flow-run.heartbeat", 120.0  # four heartbeats
 AT_ONCE = timedelta(0)
+FAILURES, WORSENED = "nbrl: a flow run failed", "nbrl: an evaluation is worse than the champion's"
+# The parameters of the flow run that crashed, which need not be those of its deployment.
+ORDER = {"__prefect_kind": "jinja", "template": "{{ flow_run.parameters.order | tojson }}"}
+SAME = {"order": {"__prefect_kind": "json", "value": ORDER}}
 REPORT = (
-    '{"flow_run": {{ flow_run.name | tojson }}, "run": {{ (flow_run.parameters.order.run or flow_run.parameters.order.model) '
-    '| tojson }}, "state": {{ flow_run.state.name | tojson }}, "reason": {{ flow_run.state.message | tojson }}, '
+    '{"flow_run": {{ flow_run.name | tojson }}, "run": {{ (flow_run.parameters.order.run or flow_run.parameters.order.model or '
+    'flow_run.name) | tojson }}, "state": {{ flow_run.state.name | tojson }}, "reason": {{ flow_run.state.message | tojson }}, '
     '"time": {{ event.occurred.isoformat() | tojson }}}'
 )
 SCORES = (
@@ -27,8 +31,10 @@ SCORES = (
 )
 
 
-async def keep_automations(webhook: str = "") -> None:
+async def keep_automations(webhook: str = "", only: bool = False) -> None:
     """Make the automations that are not there yet, or differ: one that is as it should be keeps what it waits for.
+
+    Where this user alone has automations of nbrl (`only`), those that report are deleted without a `webhook`.
 
     A flow run without a sign of life has crashed, and the deployment of one that crashed is run at once. With `webhook`, Prefect
     POSTs there when a flow run of nbrl failed or crashed, and when an evaluation was worse than the champion's.
@@ -48,19 +54,20 @@ async def keep_automations(webhook: str = "") -> None:
         within=timedelta(seconds=SILENT_S),
     )
     crashed = ChangeFlowRunState(state=StateType.CRASHED, message=f"no sign of life for {SILENT_S:.0f} s")
+    again = RunDeployment(source="inferred", deployment_id=None, parameters=SAME)
     made: dict[str, tuple[EventTrigger, Any]] = {
         "nbrl: a flow run without a sign of life has crashed": (silent, crashed),
-        "nbrl: what crashed begins again": (ended(CRASHED), RunDeployment(source="inferred", deployment_id=None)),
+        "nbrl: what crashed begins again": (ended(CRASHED), again),
     }
     if webhook:
         block = await Webhook(url=webhook).asave("nbrl-reports", overwrite=True)
         worse = EventTrigger(expect={WORSE}, posture=Posture.Reactive, threshold=1, within=AT_ONCE)
-        made["nbrl: a flow run failed"] = ended(FAILED, CRASHED), CallWebhook(block_document_id=block, payload=REPORT)
-        made["nbrl: an evaluation is worse than the champion's"] = (
-            worse,
-            CallWebhook(block_document_id=block, payload=SCORES),
-        )
+        made[FAILURES] = ended(FAILED, CRASHED), CallWebhook(block_document_id=block, payload=REPORT)
+        made[WORSENED] = worse, CallWebhook(block_document_id=block, payload=SCORES)
     async with get_client() as client:
+        for name in (FAILURES, WORSENED) if only and not webhook else ():
+            for each in await client.read_automations_by_name(name):
+                await client.delete_automation(each.id)
         for name, (trigger, action) in made.items():
             await _keep(client, Automation(name=name, trigger=trigger, actions=[action], tags=[TAG]))
 

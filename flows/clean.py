@@ -48,7 +48,13 @@ async def clean(order: CleanOrder) -> list[str]:
     with ProgressDisplay(err, get_run_logger().info) as progress:
         for name in order.runs or await asyncio.to_thread(_names, storage):
             try:
-                found = await _clean(storage, known_run(storage, name), order.dry_run, progress)
+                run = known_run(storage, name)
+            except RunError as error:  # no run, or one whose identity is damaged
+                progress.say(f"{name} cannot be cleaned: {error}")
+                failed[name] = error
+                continue
+            try:
+                found = await _clean(storage, run, order.dry_run, progress)
             except (HeldError, TakenOverError, ConfigError) as error:
                 progress.say(f"{name} is skipped: {error}")
                 continue

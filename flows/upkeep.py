@@ -69,13 +69,16 @@ async def kept_true(*deployments: UUID) -> AsyncIterator[None]:
 
 
 async def end_orphans(client: PrefectClient) -> None:
-    """Set to Crashed the flow runs of nbrl whose process on this machine is gone, with the flow runs and tasks below them."""
+    """Set to Crashed the flow runs of nbrl whose process on this machine is gone, with the flow runs and tasks below them.
+
+    Those of others stay, whatever their flows are named: a flow run of nbrl, or one above it, says which process runs it.
+    """
     for run in await _alive(client, TOP):
         if is_running(str(run.labels.get(PROCESS, ""))) is False:
             await client.set_flow_run_state(run.id, Crashed(message=GONE), force=True)
     for run in await _alive(client, BELOW):
         parent = await _parent(client, run)
-        if parent is None or (parent.state is not None and parent.state.is_final()):
+        if parent is not None and parent.state is not None and parent.state.is_final() and await _is_ours(client, parent):
             await client.set_flow_run_state(run.id, Crashed(message=GONE), force=True)
     tasks = await client.read_task_runs(
         flow_filter=FlowFilter(name=FlowFilterName(any_=[*TOP, *BELOW])),
@@ -84,7 +87,16 @@ async def end_orphans(client: PrefectClient) -> None:
         limit=MOST,
     )
     for task in tasks:
-        await client.set_task_run_state(task.id, Crashed(message=GONE), force=True)
+        if task.flow_run_id is not None and await _is_ours(client, await client.read_flow_run(task.flow_run_id)):
+            await client.set_task_run_state(task.id, Crashed(message=GONE), force=True)
+
+
+async def _is_ours(client: PrefectClient, run: FlowRun) -> bool:
+    """Return whether this flow run, or one above it, is one of nbrl."""
+    above: FlowRun | None = run
+    while above is not None and PROCESS not in above.labels:
+        above = await _parent(client, above)
+    return above is not None
 
 
 async def _alive(client: PrefectClient, flows: list[str]) -> list[FlowRun]:

@@ -6,8 +6,11 @@ from nbrl.infra.process.garbage import without_collection
 from nbrl.infra.process.own_pages import Application, Message, Receive, Send, for_own_pages
 
 ASSISTANT = "/mlflow/assistant"  # part of the paths by which pages ask a model that may run commands on this machine
-# Pages on a local address open the assistant at the first visit unless this says that they did.
-CLOSED = b'<script>localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true")</script>'
+# Pages on a local address open the assistant at the first visit unless this says that they did; its button goes too.
+CLOSED = (
+    b'<script>localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true")</script>'
+    b'<style>[data-component-id="mlflow.assistant.fab"] {display: none !important}</style>'
+)
 
 
 def create() -> Application:

@@ -6,17 +6,24 @@ It answers its own pages and programs alone: a flow run's parameters can name co
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 
 from nbrl.infra.process.garbage import without_collection
 from nbrl.infra.process.own_pages import Application, Message, Receive, Send, for_own_pages
 
 WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5
 UNAVAILABLE = 503
+LATE = timedelta(seconds=10)
 
 
 def create() -> Application:
     with without_collection():
         from prefect.server.api.server import create_app
+        from prefect.server.events.ordering import memory
+
+        # An event waits so long for the one that it follows, which for a flow run of a schedule does not exist: an automation
+        # would get its crash after a quarter of an hour.
+        memory.PRECEDING_EVENT_LOOKBACK = LATE
 
         return for_own_pages(answered_again(create_app()))
 

@@ -33,10 +33,6 @@ SERVER = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "PT6H",  # half of the database's growth; automations act at once
-    # No more flow runs ahead than are due before the next look, a minute later: most of them would be refused.
-    "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS": "1",
-    "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_SCHEDULED_TIME": "PT2M",
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 
 # Settings of every process that runs flows, here or below a worker. Prefect reads them when it is imported. The lines of a flow

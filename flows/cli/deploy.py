@@ -94,8 +94,8 @@ def schedule(
 @contextmanager
 def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment], str]]":
     """Give the deployments that the options of a command describe, and the address of Prefect's server, while it answers."""
-    given = context.params
-    with in_environment(home_at(given["home"]), os.environ.get(URL, "")) as url:
+    given, shared = context.params, os.environ.get(URL, "")  # the home's own server is this user's alone
+    with in_environment(home_at(given["home"]), shared) as url:
         from nbrl.flows.automations import keep_automations
         from nbrl.flows.deployments import DeployOptions, deployments_of
         from nbrl.flows.registration import answered
@@ -104,7 +104,7 @@ def _described(context: typer.Context) -> "Iterator[tuple[list[RunnerDeployment]
         places = {"root": root} | ({"home": home} if given["home"] is not None else {})
         deployments = deployments_of(request_of(context, DeployOptions, **places))
         with answered():
-            asyncio.run(keep_automations(given["webhook"]))
+            asyncio.run(keep_automations(given["webhook"], only=not shared))
             yield deployments, url
 
 

@@ -13,7 +13,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.answers import question_id
 
 IN_FILE = ("question", "references")
-FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")  # a spreadsheet would compute a text that begins so
+# A spreadsheet would compute a text that begins so.
+FORMULA = re.compile(r"[=@\uff1d\uff20\uff0b\uff0d\t\r]|[+-](?!\d+(\.\d+)?$)")
 
 
 def check_csv(file: Path) -> None:
@@ -57,5 +58,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
-        return f"'{value}" if FORMULA.match(value) else value.replace("\0", "")
+        shown = value.replace("\0", "")
+        return f"'{shown}" if FORMULA.match(shown) else shown
     return value

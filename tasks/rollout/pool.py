@@ -162,7 +162,7 @@ class RunnerPool:
         try:
             index = work.result()
         except ray.exceptions.RayError as error:
-            raise RolloutError(f"the runners failed: {_line(error)}") from error
+            raise RolloutError(f"the runners failed: {_line(raised_in_task(error))}") from error
         for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
         return index

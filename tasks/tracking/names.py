@@ -22,7 +22,7 @@ def shown(metrics: Mapping[str, float], environments: Collection[str]) -> dict[s
 
     Pages open on what was logged first. Of the values of environments and abilities only success is shown; the storage has all.
     """
-    found = {shown_name(name): value for name, value in metrics.items() if not _is_part(name, metrics, environments)}
+    found = {shown_name(name): value for name, value in metrics.items() if not _is_part(name, environments)}
     return {name: found[name] for name in MAIN.values() if name in found} | found
 
 
@@ -30,9 +30,8 @@ def shown_name(name: str) -> str:
     return MAIN.get(name, MORE + name)
 
 
-def _is_part(name: str, metrics: Mapping[str, float], environments: Collection[str]) -> bool:
+def _is_part(name: str, environments: Collection[str]) -> bool:
     """Return whether a metric is that of an environment or an ability, and not its success."""
     parts = name.split("/")
-    cuts = (number for number in range(2, len(parts)) if parts[number] in environments)
-    whole = next(("/".join(parts[:number]) for number in cuts if "/".join(parts[:number]) in metrics), None)
-    return whole is not None and not whole.endswith("/success")
+    place = 3 if name.startswith("rollout/status/") else 2
+    return len(parts) > place and parts[place] in environments and parts[place - 1] != "success"

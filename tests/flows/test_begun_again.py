@@ -68,18 +68,21 @@ def until(true: Callable[[], object], seconds: float = 180.0) -> None:
         time.sleep(0.5)
 
 
-def begin(server: str) -> None:
+def begin(server: str, **order: str) -> None:
+    """Run the deployment by hand, with another `order` where one is given."""
+
     async def create(client: PrefectClient) -> None:
         deployment = await client.read_deployment_by_name("train/r")
-        await client.create_flow_run_from_deployment(deployment.id, name="by hand")
+        parameters = {"order": deployment.parameters["order"] | order}
+        await client.create_flow_run_from_deployment(deployment.id, name="by hand", parameters=parameters)
 
     asked(server, create)
 
 
 @pytest.fixture
-def schedule(tmp_path: Path, server: str, webhook: Server) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that serves `tests.flows.scheduled`, as `nbrl schedule` serves."""
-    line = [sys.executable, "-m", "tests.flows.scheduled", str(tmp_path), webhook.url]
+def schedule(tmp_path: Path, server: str, webhook: Server, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that serves `tests.flows.scheduled`, as `nbrl schedule` serves; the parameter is its cron."""
+    line = [sys.executable, "-m", "tests.flows.scheduled", str(tmp_path), webhook.url, *getattr(request, "param", ())]
     with (tmp_path / "schedule.log").open("wb") as log:
         served = subprocess.Popen(
             line, env=os.environ | prefect_server.environment(Home(tmp_path / "home"), server), stdout=log, stderr=log
@@ -100,19 +103,19 @@ def test_what_failed_or_was_killed_begins_again_and_prefect_shows_and_reports_ea
         """Run the deployment with this script, until nothing is under way."""
         script.write_text("".join(f"{line}\n" for line in lines))
         begun.write_text("")
-        begin(server)
+        begin(server, run="other")
         until(lambda: begun.read_text().split() == [*lines] and script.read_text() == "")
         until(lambda: not {"Running", "Pending", "Scheduled"} & {state for _, state in began(server)})
 
     until(lambda: any(name.startswith("r, due ") for name, _ in shown(server)))
     work("fault", "killed", "done")
-    rows = [("train r", "Retrying"), ("train r", "Crashed"), ("iterate", "Crashed"), ("train r", "Completed")]
+    rows = [("train other", "Retrying"), ("train other", "Crashed"), ("iterate", "Crashed"), ("train other", "Completed")]
     assert began(server) == rows
     assert {task.state_name for task in asked(server, lambda client: client.read_task_runs())} == {"Crashed"}
-    assert [(report["run"], report["state"]) for report in reports(webhook)] == [("r", "Crashed")]
+    assert [(report["run"], report["state"]) for report in reports(webhook)] == [("other", "Crashed")]
 
     work("killed", "killed", "killed")
-    rows += [("train r", "Crashed"), ("iterate", "Crashed")] * 3 + [("train r", "Failed")]
+    rows += [("train other", "Crashed"), ("iterate", "Crashed")] * 3 + [("train other", "Failed")]
     until(lambda: began(server) == rows)
     until(lambda: [report["state"] for report in reports(webhook)] == ["Crashed"] * 4 + ["Failed"])
     assert "killed 3 times in a row" in reports(webhook)[-1]["reason"]
@@ -128,3 +131,16 @@ def test_what_failed_or_was_killed_begins_again_and_prefect_shows_and_reports_ea
     assert began(server) == [*rows, ("train r", "Cancelled")]
     time.sleep(2)
     assert len(reports(webhook)) == 5  # that it was ended is no failure
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", [["* * * * *"]], indirect=True)
+def test_a_flow_run_that_a_schedule_made_a_minute_ago_is_reported_and_begun_again_at_once(
+    tmp_path: Path, server: str, webhook: Server, schedule: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "script").write_text("killed\n" + "done\n" * 9)
+    until(lambda: ("train r", "Crashed") in shown(server))
+    until(lambda: [report["state"] for report in reports(webhook)] == ["Crashed"], 45)
+    until(lambda: any(run.created_by and run.created_by.type == "AUTOMATION" for run in runs(server)), 45)
+    schedule.send_signal(signal.SIGINT)
+    schedule.wait(120)

@@ -43,7 +43,7 @@ def in_mlflow(home: Path, name: str) -> tuple[str, float]:
     (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name == "nbrl"]
     (found,) = client.search_runs([experiment], f'attributes.run_name = "{name}"')
     parent = client.get_run(found.data.tags["mlflow.parentRunId"])
-    return str(parent.info.run_name), found.data.metrics["success"]
+    return str(parent.info.run_name), found.data.metrics["main/held_out_success"]
 
 
 def test_a_run_is_evaluated_on_its_own_questions_with_the_scores_that_it_ended_with(home: Path, storage: Storage) -> None:

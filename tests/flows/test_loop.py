@@ -37,7 +37,7 @@ def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Stora
             assert storage.read_bytes(artifact.path, artifact.digest)
         chunks = set(filter(is_chunk, keys))
         assert chunks == set(done.rounds[0].trajectories.parts)
-        assert len(keys) - len(chunks) == 7 + 6 + 2  # artifacts, results of nodes, the record and its copy
+        assert len(keys) - len(chunks) == 7 + 1 + 2  # artifacts, results of nodes, the record and its copy
         assert done.cursor == 8 * (iteration + 1)
         assert storage.exists(f"{done.checkpoint}/hf/model.safetensors")
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -21,16 +22,13 @@ PROGRAM = """
 import asyncio, json, sys, time
 from prefect import flow, get_client, tags
 from nbrl.flows import evaluate as evaluation
-from nbrl.flows.registration import report_to
+from nbrl.flows.automations import keep_automations
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.evaluation.scores import Estimate
-from nbrl.tasks.evaluation.summary import Scores
-from nbrl.tasks.evaluation.summary import Subject
-from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.evaluation.summary import Estimate, EvaluationSummary, Scores, Subject
 
 async def twice():
     for _ in range(2):
-        await report_to(sys.argv[1])
+        await keep_automations(sys.argv[1])
     async with get_client() as client:
         print(json.dumps(sorted(each.name for each in await client.read_automations())))
 
@@ -91,7 +89,12 @@ def test_a_failure_and_a_worse_evaluation_are_each_reported_once(tmp_path: Path,
         line = [sys.executable, "-c", PROGRAM, url, str(tmp_path)]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == ["nbrl: a flow run failed", "nbrl: an evaluation is worse than the champion's"]
+        assert json.loads(done.stdout) == [
+            "nbrl: a flow run failed",
+            "nbrl: a flow run without a sign of life has crashed",
+            "nbrl: an evaluation is worse than the champion's",
+            "nbrl: what crashed begins again",
+        ]
         end = time.monotonic() + 60
         while len(found) < 2 and time.monotonic() < end:
             time.sleep(0.1)
@@ -100,8 +103,14 @@ def test_a_failure_and_a_worse_evaluation_are_each_reported_once(tmp_path: Path,
         server.stop()
     assert len(found) == 2, found
     failed, worse = sorted(found, key=lambda text: "success" in text)
-    assert json.loads(worse) == {"evaluation": "e", "success": 0.5, "champion": 0.75}
-    assert json.loads(failed) == {
+    reported = json.loads(worse)
+    assert datetime.fromisoformat(reported.pop("time"))
+    assert reported == {"evaluation": "e", "success": 0.5, "champion": 0.75}
+    reported = json.loads(failed)
+    assert datetime.fromisoformat(reported.pop("time"))
+    assert reported == {
         "flow_run": "train r",
-        "state": 'Flow run encountered an exception: RuntimeError: no "room" left',
+        "run": "train r",  # of a flow whose order names none
+        "state": "Failed",
+        "reason": 'Flow run encountered an exception: RuntimeError: no "room" left',
     }

@@ -39,13 +39,15 @@ def has(tmp_path: Path) -> dict[str, list[tuple[int, float]]]:
 def test_of_environments_and_abilities_success_alone_is_shown_and_the_main_metrics_come_first() -> None:
     of_status = {"rollout/status/answered": 1.0, "rollout/status/answered/world": 1.0, "rollout/status/answered/answered": 1.0}
     of_em = {"reward/em": 0.5, "reward/em/world": 0.5, "reward/em/world/two_hop": 0.5}
+    of_evaluation = {"eval/answered/world": 1.0, "eval/success/world": 1.0}  # whose whole has another name
     of_success = {"reward/success": 0.5, "reward/success/world": 0.5, "reward/success/world/two_hop": 0.5}
-    assert list(shown(of_em | of_status | of_success, {"world", "answered"})) == [
+    assert list(shown(of_em | of_status | of_success | of_evaluation, {"world", "answered"})) == [
         "main/success",
         "more/reward/em",
         "more/rollout/status/answered",
         "more/reward/success/world",
         "more/reward/success/world/two_hop",
+        "more/eval/success/world",
     ]
 
 

@@ -26,6 +26,9 @@ def test_each_answer_is_a_row_and_reads_back(tmp_path: Path) -> None:
     ("answer", "cell"),
     [
         ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("\0=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\0+1.5", "+1.5"),
         ("@SUM(A1)", "'@SUM(A1)"),
         ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"),
         ("-2+3", "'-2+3"),
