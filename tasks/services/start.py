@@ -112,7 +112,8 @@ def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, pr
     tracking = Tracking(config.tracking, home)
     storage = Storage(config.storage)
     sinks = sinks_of(config.tracking, storage, run)
-    delivery = Delivery(run.name, MlflowSync(config, storage, run, tracking), tracking, progress.say, sinks)
+    sync = MlflowSync(config, storage, run, tracking)
+    delivery = Delivery(run.name, sync, tracking, progress.say, sinks, storage.settings.option)
     epoch = newest(storage, run.layout)
     stack.push(lambda kind, error, trace: delivery.finish(_ending(storage, run, epoch, error)))
     return delivery

@@ -25,7 +25,8 @@ def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str],
         if not sync.is_complete():
             deliver(sync, tracking)
     except InfraError as error:
-        say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `nbrl track {run.name}` delivers the rest: {error}")
+        track = f"nbrl track {run.name}{storage.settings.option}"
+        say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `{track}` delivers the rest: {error}")
     fill(sinks_of(config.tracking, storage, run), lambda sink, what: say(f"nbrl: warning: {sink} {what}"))
 
 
@@ -44,8 +45,16 @@ class Delivery:
     """A thread over MLflow and other sinks. A delivery that fails is reported once for each, and tried again."""
 
     def __init__(
-        self, run: str, sync: MlflowSync, tracking: Tracking, say: Callable[[str], None], sinks: Sequence[SinkDelivery] = ()
+        self,
+        run: str,
+        sync: MlflowSync,
+        tracking: Tracking,
+        say: Callable[[str], None],
+        sinks: Sequence[SinkDelivery] = (),
+        option: str = "",
     ) -> None:
+        """`option` is that with which commands find the run's storage."""
+        self._option = option
         self._run, self._sync, self._tracking, self._say, self._sinks = run, sync, tracking, say, sinks
         self._wake, self._warned = threading.Event(), set[str]()
         self._end: Ending | None = None
@@ -77,8 +86,8 @@ class Delivery:
             rest = "summary" if ending.status == "FINISHED" else "end"
             what = f"{count} iterations of run {self._run!r} are" if count else f"the {rest} of run {self._run!r} is"
             self._say(
-                f"nbrl: {what} not delivered to MLflow at {self._tracking.uri}; nothing is lost: `nbrl track {self._run}` "
-                "delivers what is missing"
+                f"nbrl: {what} not delivered to MLflow at {self._tracking.uri}; nothing is lost: "
+                f"`nbrl track {self._run}{self._option}` delivers what is missing"
             )
 
     def _work(self) -> None:
