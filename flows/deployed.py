@@ -44,6 +44,7 @@ from nbrl.tasks.services.restarts import curable, first_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
+END_S = 30.0  # for services
 
 
 class TrainOrder(ClosedModel):
@@ -83,7 +84,7 @@ def visibly(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | State[
 
     @wraps(work)
     async def visible(*given: P.args, **options: P.kwargs) -> T | State[Any]:
-        end_with_parent()
+        end_with_parent(END_S)  # Prefect asks a server that died with it for two minutes
         async with get_client() as client:
             run = await client.read_flow_run(flow_run.id)
             await label(client, run.id)

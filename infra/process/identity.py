@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from nbrl.infra.process.own_pages import LOCAL
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 FORM = re.compile(r"(?P<place>.+)/(?P<pid>[0-9]{1,10})/(?P<started>[0-9]+)")
 PR_SET_PDEATHSIG = 1
+LOOK_S = 1.0
 FIRST_NAMESPACE = 0xEFFFFFFC  # of processes
 ALL = ("0.0.0.0", "::")
 
@@ -65,10 +68,18 @@ def _started(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def end_with_parent() -> None:
-    """Get SIGTERM when the parent dies, kill -9 included, as by Ctrl-C in its terminal."""
+def end_with_parent(limit_s: float) -> None:
+    """Get SIGTERM when the parent dies, kill -9 included, as by Ctrl-C in its terminal, and end at the latest `limit_s` after."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        time.sleep(limit_s)
+        os._exit(os.EX_TEMPFAIL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
     if os.getppid() != parent:  # it died in between
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -163,3 +163,31 @@ def test_log_tail(tmp_path: Path, lines: int) -> None:
     child = start("print('one\\n\\ntwo\\n  \\nthree')", tmp_path / "log")
     child.wait(10)
     assert child.log_tail(lines) == ["one", "two", "three"][-lines:]
+
+
+ORPHAN = """
+import os, signal, subprocess, sys, time
+from nbrl.infra.process.identity import end_with_parent
+
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent(0.1)
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+else:
+    subprocess.run([sys.executable, __file__, "child"])
+"""
+
+
+def test_a_process_that_takes_no_signal_ends_soon_after_its_parent(tmp_path: Path) -> None:
+    program = tmp_path / "orphan.py"
+    program.write_text(ORPHAN)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    end = time.monotonic() + 60
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
