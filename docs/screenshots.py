@@ -112,7 +112,7 @@ def mlflow(at: Served, run: str) -> list[Shot]:
     return [
         Shot("mlflow-runs", at.mlflow, ("Run Name", re.compile(f"^{re.escape(run)}$"))),
         Shot("mlflow-run", f"{page}{mode}", ("About this run", "Datasets", "Registered models")),
-        Shot("mlflow-curves", f"{page}/model-metrics{mode}", ("main (9)", "held_out_success")),
+        Shot("mlflow-curves", f"{page}/model-metrics{mode}", ("held_out_success", "mismatch")),
         Shot("mlflow-traces", f"{page}/traces{mode}", ("Trace ID",)),
     ]
 
