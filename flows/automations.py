@@ -34,10 +34,9 @@ SCORES = (
 async def keep_automations(webhook: str = "", only: bool = False) -> None:
     """Make the automations that are not there yet, or differ: one that is as it should be keeps what it waits for.
 
-    Where this user alone has automations of nbrl (`only`), those that report are deleted without a `webhook`.
-
     A flow run without a sign of life has crashed, and the deployment of one that crashed is run at once. With `webhook`, Prefect
-    POSTs there when a flow run of nbrl failed or crashed, and when an evaluation was worse than the champion's.
+    POSTs there when a flow run of nbrl failed or crashed, and when an evaluation was worse than the champion's; without it, what
+    reports is deleted where this user alone has automations of nbrl (`only`).
     """
     of_flow_runs = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from prefect.client.schemas.filters import (
     FlowFilterName,
     FlowRunFilter,
     FlowRunFilterDeploymentId,
+    FlowRunFilterEndTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
     TaskRunFilter,
@@ -80,9 +81,14 @@ async def end_orphans(client: PrefectClient) -> None:
         parent = await _parent(client, run)
         if parent is not None and parent.state is not None and parent.state.is_final() and await _is_ours(client, parent):
             await client.set_flow_run_state(run.id, Crashed(message=GONE), force=True)
+    # The end of a task reaches the server later than that of its flow run, for it is an event.
+    ended = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=ENDED)),
+        end_time=FlowRunFilterEndTime(before_=datetime.now(UTC) - timedelta(seconds=EVERY_S)),
+    )
     tasks = await client.read_task_runs(
         flow_filter=FlowFilter(name=FlowFilterName(any_=[*TOP, *BELOW])),
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=ENDED))),
+        flow_run_filter=ended,
         task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=ALIVE))),
         limit=MOST,
     )

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Container
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def _lives(pid: int) -> bool:
 def left_over(name: str) -> list[str]:
     """Command lines of living processes with this mark."""
     return [told(pid).replace(b"\0", b" ").decode(errors="replace")[:200] for pid in marked(name)]
+
+
+def check_gone(name: str, seconds: float = 60.0) -> None:
+    """Wait until no process with this mark lives. Fails if one still does after so many seconds."""
+    end = time.monotonic() + seconds
+    while left_over(name) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert left_over(name) == []
 
 
 def heed_interrupts() -> None:

@@ -8,6 +8,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.tasks.audit.audit import Audit
+from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.run import known_run
@@ -31,3 +32,8 @@ def audited(root: Path | str, run: str, home: Path | None = None) -> None:
     tracking = Tracking(TrackingSettings(), Home(home)) if home else None
     audit = Audit(storage, stored_config(storage, known), known, lambda said: None)
     assert list(audit.contradictions(tracking)) == []
+
+
+def chunks_of(storage: Storage, layout: EvaluationLayout) -> list[str]:
+    """Return the keys of the chunks of an evaluation's trajectories."""
+    return [key for key in storage.list(layout.evaluations) if "/trajectories/" in key]

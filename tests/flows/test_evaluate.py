@@ -20,7 +20,8 @@ from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
 from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.rollout.plan import Server
 from tests.flows.conftest import NBRL
-from tests.processes import left_over, mark
+from tests.flows.made import chunks_of
+from tests.processes import check_gone, left_over, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefect")]
 
@@ -68,10 +69,10 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(storage: Storage) ->
         line, env=mark("killed"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as first:
         end = time.monotonic() + 300
-        while not _chunks(storage, layout) and time.monotonic() < end:
+        while not chunks_of(storage, layout) and time.monotonic() < end:
             time.sleep(0.05)
         os.killpg(first.pid, signal.SIGKILL)
-    chunks = _chunks(storage, layout)
+    chunks = chunks_of(storage, layout)
     assert chunks
     assert not storage.exists(layout.summary)
     finished = {each.id: each for chunk in chunks for each in from_table(storage.read_table(chunk))}
@@ -82,8 +83,8 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(storage: Storage) ->
     there = {each.id: each for each in from_table(storage.read_table(table))}
     assert len(there) == 96
     assert all(there[name] == each for name, each in finished.items())
-    assert set(_chunks(storage, layout)) == set(parts_of(storage.read_index(table)))
-    _until_gone("killed")
+    assert set(chunks_of(storage, layout)) == set(parts_of(storage.read_index(table)))
+    check_gone("killed")
 
 
 def test_a_model_behind_a_server_answers_directly(home: Path, storage: Storage) -> None:
@@ -149,14 +150,3 @@ def test_the_agent_asks_the_policy_of_a_run_with_its_own_settings_and_passages(t
     assert {node["weights_version"] for node in sampled} == {"1"}
     assert 1 <= len(trajectory["steps"]) <= 2
     assert left_over("ask") == []
-
-
-def _chunks(storage: Storage, layout: EvaluationLayout) -> list[str]:
-    return [key for key in storage.list(layout.evaluations) if "/trajectories/" in key]
-
-
-def _until_gone(name: str) -> None:
-    end = time.monotonic() + 60
-    while left_over(name) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left_over(name) == []

@@ -21,9 +21,10 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.runs.preflight import prepared
 from tests.flows.conftest import NBRL
+from tests.flows.made import chunks_of
 from tests.flows.model_server import TINY, ModelServer, act, model_server
 from tests.flows.typed import nbrl
-from tests.processes import left_over, mark
+from tests.processes import check_gone, left_over, mark
 
 pytestmark = pytest.mark.sandbox
 
@@ -165,30 +166,19 @@ def test_an_evaluation_that_was_killed_goes_on_and_asks_only_what_is_missing(tmp
         layout = EvaluationLayout("k")
         with subprocess.Popen([str(NBRL), *line], env=mark("here"), cwd=tmp_path, stderr=subprocess.PIPE) as first:
             end = time.monotonic() + 120
-            while not _chunks(storage, layout) and time.monotonic() < end and first.poll() is None:
+            while not chunks_of(storage, layout) and time.monotonic() < end and first.poll() is None:
                 time.sleep(0.05)
             os.kill(first.pid, signal.SIGKILL)
-        (chunk,) = _chunks(storage, layout)
+        (chunk,) = chunks_of(storage, layout)
         finished = {each.id: each for each in from_table(storage.read_table(chunk))}
         assert len(finished) == 2
         server.actions, asked = [ANSWER], len(server.asked)
         summary = summary_of(nbrl(*line, folder=tmp_path, extras=False))
         assert len(server.asked) == asked + 1
     assert (summary["trajectories"], summary["failed"]) == (3, 0)
-    there = [from_table(storage.read_table(each)) for each in _chunks(storage, layout)]
+    there = [from_table(storage.read_table(each)) for each in chunks_of(storage, layout)]
     assert {each.id: each for chunk in there for each in chunk if each.id in finished} == finished
-    _until_gone("here")
-
-
-def _chunks(storage: Storage, layout: EvaluationLayout) -> list[str]:
-    return [key for key in storage.list(layout.evaluations) if "/trajectories/" in key]
-
-
-def _until_gone(name: str) -> None:
-    end = time.monotonic() + 60
-    while left_over(name) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left_over(name) == []
+    check_gone("here")
 
 
 TASKS = '''
