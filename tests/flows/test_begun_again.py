@@ -111,7 +111,7 @@ def test_what_failed_or_was_killed_begins_again_and_prefect_shows_and_reports_ea
     work("fault", "killed", "done")
     rows = [("train other", "Retrying"), ("train other", "Crashed"), ("iterate", "Crashed"), ("train other", "Completed")]
     assert began(server) == rows
-    until(lambda: {task.state_name for task in asked(server, lambda client: client.read_task_runs())} == {"Crashed"}, 60)
+    until(lambda: {task.state_name for task in asked(server, lambda client: client.read_task_runs())} == {"Crashed"})
     assert [(report["run"], report["state"]) for report in reports(webhook)] == [("other", "Crashed")]
 
     work("killed", "killed", "killed")
@@ -124,8 +124,8 @@ def test_what_failed_or_was_killed_begins_again_and_prefect_shows_and_reports_ea
     begin(server)
     until(lambda: begun.read_text().endswith("waits\n"))
     begin(server)  # refused, and no row is left of it
-    until(lambda: len(shown(server)) == len(rows) + 3, 60)
-    until(lambda: began(server) == [*rows, ("train r", "Running")], 60)
+    until(lambda: len(shown(server)) == len(rows) + 3)
+    until(lambda: began(server) == [*rows, ("train r", "Running")])
     schedule.send_signal(signal.SIGINT)
     schedule.wait(120)
     assert began(server) == [*rows, ("train r", "Cancelled")]
