@@ -12,7 +12,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows import typed
-from tests.processes import left_over, mark
+from tests.processes import check_gone, mark
 
 NBRL = Path(sys.executable).with_name("nbrl")
 SMALL = [
@@ -42,7 +42,7 @@ def trained(home: Path) -> Iterator[subprocess.CompletedProcess[str]]:
         command(home, "small", "iterations=2"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False
     )
     yield done
-    assert left_over("trained") == []
+    check_gone("trained")
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.rollout.plan import Server
 from tests.flows.conftest import NBRL
 from tests.flows.made import chunks_of
-from tests.processes import check_gone, left_over, mark
+from tests.processes import check_gone, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefect")]
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefec
 def evaluate(storage: Storage, *options: str, name: str = "evaluate") -> subprocess.CompletedProcess[str]:
     line = [str(NBRL), "evaluate", "--root", storage.settings.root, *options]
     done = subprocess.run(line, capture_output=True, text=True, timeout=400, env=mark(name), check=False)
-    assert left_over(name) == []
+    check_gone(name)
     return done
 
 
@@ -121,7 +121,7 @@ def test_a_model_behind_a_server_answers_directly(home: Path, storage: Storage) 
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(60)
-    assert left_over("serve") == []
+    check_gone("serve")
     assert summary["mode"] == "direct"
     subject = summary["subject"]["server"]
     assert Server.model_validate(subject).chat.model == "small@1"
@@ -149,4 +149,4 @@ def test_the_agent_asks_the_policy_of_a_run_with_its_own_settings_and_passages(t
     sampled = [node for node in trajectory["nodes"] if node["kind"] == "sampled"]
     assert {node["weights_version"] for node in sampled} == {"1"}
     assert 1 <= len(trajectory["steps"]) <= 2
-    assert left_over("ask") == []
+    check_gone("ask")

@@ -24,7 +24,7 @@ from tests.flows.conftest import NBRL
 from tests.flows.made import chunks_of
 from tests.flows.model_server import TINY, ModelServer, act, model_server
 from tests.flows.typed import nbrl
-from tests.processes import check_gone, left_over, mark
+from tests.processes import check_gone, mark
 
 pytestmark = pytest.mark.sandbox
 
@@ -218,4 +218,4 @@ def test_the_code_beside_a_recipe_is_found_by_whatever_runs_it(tmp_path: Path, s
     summary = summary_of(done)
     assert (summary["trajectories"], summary["metrics"]["success"]) == (35 * samples, pytest.approx(1 / 35))
     assert (tmp_path / ".nbrl/prefect").exists() == (samples == 2)
-    assert left_over("own") == []
+    check_gone("own")

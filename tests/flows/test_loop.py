@@ -17,7 +17,7 @@ from nbrl.tasks.tracking.names import MAIN
 from tests.flows.conftest import NBRL, command
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited, record
-from tests.processes import heed_interrupts, left_over, mark
+from tests.processes import check_gone, heed_interrupts, mark
 
 pytestmark = pytest.mark.e2e
 
@@ -86,7 +86,7 @@ def test_weights_that_the_learner_sends_make_the_same_run(home: Path, storage: S
     assert "load them from the storage" not in sent.stderr
     assert digests(storage, "sent", 2) == digests(storage, "small", 2)
     assert record(storage, "sent", 0).metrics["publish/tensors_proved"] == 34
-    assert left_over("sent") == []
+    check_gone("sent")
 
 
 def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, storage: Storage) -> None:
@@ -117,7 +117,7 @@ def test_a_finished_run_is_not_done_again(home: Path, storage: Storage, resumed:
     assert "iteration" not in again.stderr
     assert "exact match" in again.stdout
     assert json.loads(storage.read_bytes("runs/small/summary.json")) == json.loads(before)
-    assert left_over("again") == []
+    check_gone("again")
 
 
 def test_a_trajectory_can_be_read(home: Path, storage: Storage) -> None:
@@ -135,7 +135,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(home:
     resume = [str(NBRL), "resume", "interrupted", "--root", f"{home}/storage"]
     done = subprocess.run(resume, capture_output=True, text=True, timeout=600, env=mark("resumed"), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert left_over("resumed") == []
+    check_gone("resumed")
     assert digests(storage, "interrupted", 2) == digests(storage, "small", 2)
 
 
@@ -159,7 +159,7 @@ def stop(home: Path, name: str, number: signal.Signals, line_begins: str, *overr
     assert process.wait(timeout=60) == 130, said
     assert f"nbrl: stopped; the same command with --run {name} continues the run" in said
     assert "Traceback" not in said
-    assert left_over(name) == []
+    check_gone(name)
 
 
 @pytest.mark.long
@@ -171,10 +171,7 @@ def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
             break
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=10)
-    deadline = time.monotonic() + 20
-    while left_over("killed") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left_over("killed") == []
+    check_gone("killed", 20)
 
 
 @pytest.mark.more
@@ -197,7 +194,7 @@ def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_a_run_with_its_
     assert "no-such-flag" in lines.splitlines()[-1]
     with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
         assert database.execute("select count(*) from runs where name = 'broken'").fetchone() == (0,)
-    assert left_over("broken") == []
+    check_gone("broken")
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 from tests.flows.conftest import NBRL
 from tests.flows.typed import nbrl
-from tests.processes import left_over, mark
+from tests.processes import check_gone, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
@@ -25,4 +25,4 @@ def test_a_measurement_says_time_memory_and_disk_and_leaves_nothing(tmp_path: Pa
     assert re.search(r"# disk: a checkpoint took [\d.]+ MB", done.stdout)
     assert [path for path in (tmp_path / "home/storage").rglob("*") if path.is_file()] == []
     assert not list((tmp_path / "home/mlflow").glob("*.db"))
-    assert left_over("measured") == []
+    check_gone("measured")

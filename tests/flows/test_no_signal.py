@@ -14,7 +14,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from tests.flows import made
 from tests.flows.conftest import command
-from tests.processes import left_over, mark
+from tests.processes import check_gone, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
@@ -25,7 +25,7 @@ def train(home: Path, run: str, *overrides: str) -> subprocess.CompletedProcess[
     done = subprocess.run(
         command(home, run, *SMALL, *overrides), capture_output=True, text=True, timeout=600, env=mark(run), check=False
     )
-    assert left_over(run) == []
+    check_gone(run)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return done
 

@@ -9,7 +9,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.conftest import command
 from tests.flows.made import audited, record
-from tests.processes import left_over, mark
+from tests.processes import check_gone, mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefect")]
 
@@ -33,7 +33,7 @@ def test_batches_are_sampled_beside_updates_from_weights_so_many_updates_older(
     line = command(home, run, *overrides)
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark(run), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert left_over(run) == []
+    check_gone(run)
     assert "load them from the storage" not in done.stderr
     records = [record(storage, run, number) for number in range(len(samplers))]
     sampled = [from_table(storage.read_table(each.rounds[0].trajectories.path)) for each in records]

@@ -20,7 +20,7 @@ from tests.clouds import Faults, Proxy, s3_server
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited
 from tests.flows.test_loop import NBRL, command
-from tests.processes import descendants, left_over, mark, stat
+from tests.processes import check_gone, descendants, mark, stat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
@@ -82,7 +82,7 @@ class Running:
         assert self._process.wait() == 0, self.said
         self._reading.join(10)
         assert "Traceback" not in "\n".join(self.said)
-        assert left_over(self.name) == []
+        check_gone(self.name)
         audited(self.place.files, self.name)
 
     def ended_by_ray(self) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.processes import left_over, mark
+from tests.processes import check_gone, mark
 
 SCRIPT = Path(__file__).parents[3] / "docs/screenshots.py"
 CHROMIUM = shutil.which("chromium")
@@ -43,7 +43,7 @@ def test_every_page_of_a_run_shows_it_and_ours_have_nothing_in_the_console(home:
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("screenshots"), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {picture.stem for picture in tmp_path.glob("*.png")} == NAMES
-    assert left_over("screenshots") == []
+    check_gone("screenshots")
 
 
 @pytest.fixture
