@@ -16,6 +16,7 @@ from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.tools.base import Toolbox, describe
+from nbrl.agent.tools.sessions import GuardedSession
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory
 
 
@@ -81,9 +82,10 @@ class Episode:
         tokenizer: Renderer,
         settings: AgentSettings,
         watcher: Watcher | None = None,
+        session: GuardedSession | None = None,
     ) -> None:
         self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
-        self._tokenizer, self._settings = tokenizer, settings
+        self._tokenizer, self._settings, self._session = tokenizer, settings, session
         system = settings.render_system_prompt(describe(toolbox.tools.values()), task.instruction)
         self._context = Context(tokenizer, settings, system, task.question, task.images)
         self._state = State()
@@ -134,8 +136,12 @@ class Episode:
         else:
             requests = await self._run_cell(step, deadline)
         self._observed(index, step)
+        if self._toolbox.fault is not None:
+            raise self._toolbox.fault
         if self._state.answer is not None:
             return Status.ANSWERED
+        if self._session is not None and self._session.done:
+            return Status.DONE
         if step.cell_status == "dead":
             return Status.NO_ANSWER
         self._context.observe(index, step, generation, requests)
@@ -195,6 +201,8 @@ class Episode:
 
     async def _run_cell(self, step: Step, deadline: float) -> list[Request]:
         """Run the step's cell; return its requests to change the context."""
+        if self._session is not None:
+            self._session.set_step(len(self._steps) - 1)
         clock = time.monotonic()
         timeout = max(0.1, min(self._settings.cell_timeout_s, deadline - clock))
         cell = await self._kernel.execute(step.code, timeout, self._context.kernel_message())

@@ -23,6 +23,10 @@ class ToolError(AgentError):
     """A tool cannot be set up."""
 
 
+class SessionError(AgentError):
+    """A session of an environment, or a server that only one trajectory has, failed: an infrastructure fault."""
+
+
 class TokenizerError(AgentError):
     """The tokenizer cannot render the agent's messages."""
 

@@ -19,10 +19,14 @@ ROOT = -1
 
 
 class Status(StrEnum):
-    """The end of a trajectory. Every status except FAILED results from the policy's behaviour and is scored."""
+    """The end of a trajectory. Every status except FAILED results from the policy's behaviour and is scored.
+
+    DONE: the session of its environment ended the task.
+    """
 
     ANSWERED = "answered"
     NO_ANSWER = "no_answer"
+    DONE = "done"
     STEP_LIMIT = "step_limit"
     TOKEN_LIMIT = "token_limit"
     TIMEOUT = "timeout"
@@ -104,7 +108,11 @@ class ProducedFile(_Record):
 
 
 class Trajectory(_Record):
-    """Everything about one rollout except its score. `group` is the prompt's id, `sample` the rollout's number in its group."""
+    """Everything about one rollout except its score. `group` is the prompt's id, `sample` the rollout's number in its group.
+
+    `outcome` is JSON from the session of its environment, empty where there is none; like all of a score's grounds it never
+    reaches the agent.
+    """
 
     id: str
     group: str
@@ -120,6 +128,7 @@ class Trajectory(_Record):
     seconds: float = 0.0
     environment: str = ""
     files: list[ProducedFile] = Field(default_factory=list)
+    outcome: str = ""
 
     def sampled(self) -> list[Node]:
         """Return the sampled action of every step, in order."""
@@ -186,6 +195,7 @@ SCHEMA = pa.schema(
         ("seconds", pa.float64()),
         ("environment", pa.string()),
         ("files", pa.list_(pa.struct([("path", pa.string()), ("data", pa.binary())]))),
+        ("outcome", pa.string()),
     ]
 )
 

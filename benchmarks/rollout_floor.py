@@ -134,7 +134,8 @@ class Floors:
         plan = RoundPlan("", (), config.sampling, config.engine)
 
         async def play(trajectory: Trajectory) -> None:
-            given = {name: value for name, value in rows[trajectory.id].items() if name not in ("files", "collect", "answers")}
+            hidden = ("files", "collect", "answers", "reference", "max_steps", "deadline_s")
+            given = {name: value for name, value in rows[trajectory.id].items() if name not in hidden}
             task = Task(**given, instruction=self._environments[given["environment"]].prompt)
             policy = Replayed(trajectory, self._stop_ids)
             played = await self._episodes.play(task, HIDDEN, lambda: Sampler(policy, _never, lambda: 0.0), plan)

@@ -1,12 +1,16 @@
-"""The vocabulary of an environment of one's own: subclass `Tasks`, and name it in a recipe as `{kind: own, place:
-"module:Class"}`.
+"""The vocabulary of an environment of one's own: subclass `Tasks` for questions, `World` for tasks whose state changes, and name
+the class in a recipe as `{kind: own, place: "module:Class"}`.
 
 This file imports nothing of nbrl: scores are computed in a sandbox, where there is nothing else of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+TOOL = "nbrl_tool"
+"""The attribute that `tool` sets."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Question:
     With another `rule` (qa, number, choice, math, ...) the answer is compared with `answers` by it, and `Tasks.score` is not
     called. `files` are paths of files that are in the working folder from the beginning, `collect` names files of the
     working folder that `Tasks.score` gets. An empty `id` is made of the split and
-    the question's number.
+    the question's number. `max_steps` and `deadline_s` (seconds) replace those of the recipe's `agent` for this question.
     """
 
     text: str
@@ -27,6 +31,8 @@ class Question:
     id: str = ""
     files: Sequence[str] = ()
     collect: Sequence[str] = ()
+    max_steps: int | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A finished trajectory. `status` says how it ended; `answer` is None if none was submitted; `files` are those collected."""
+    """A finished trajectory. `status` says how it ended; `answer` is None if none was submitted; `files` are those collected;
+    `outcome` is that of its session in a `World`, and None elsewhere.
+    """
 
     question: str
     ability: str
@@ -55,6 +63,7 @@ class Trajectory:
     answer: str | None
     steps: Sequence[Step] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    outcome: Any = None
 
 
 @dataclass(frozen=True)
@@ -90,5 +99,56 @@ class Tasks:
     def score(self, trajectory: Trajectory, reference: Any) -> Score:
         """Return what a trajectory is worth. `reference` is that of its question. If this raises, the trajectory is wrong; where
         no answer to the question can be scored at all, its group is left out.
+        """
+        raise NotImplementedError
+
+
+class WorldRefuses(Exception):  # noqa: N818 - it is no error of the world
+    """Raised by a tool of a `Session` for a call that cannot be carried out. The agent reads the message and goes on."""
+
+
+def tool(method: Method) -> Method:
+    """Mark a method of a `Session` as a tool, which cells call as a function of its name.
+
+    Its docstring and type annotations are what the agent reads; arguments are checked by them before the method runs.
+    """
+    setattr(method, TOOL, True)
+    return method
+
+
+class Session:
+    """The state of one trajectory in a `World`. Its methods may be `async`; those that are not run in one thread of its own.
+
+    One method runs at a time. It runs on the host: arguments of tools are written by a model and may be anything that fits their
+    types. An exception of a tool other than `WorldRefuses` is a fault of the infrastructure, not of the trajectory, which is then
+    tried again and never scored.
+    """
+
+    done: bool = False
+    """Set it to True when the task has ended; the trajectory then ends after the cell that runs."""
+
+    def observe(self) -> str:
+        """Return what is added to the question; empty for nothing."""
+        return ""
+
+    def outcome(self) -> Any:
+        """Return JSON about how it ended, for `score`; called once, after the last call."""
+        return None
+
+    def close(self) -> None:
+        """Release what the session holds."""
+
+
+class World(Tasks):
+    """An environment with a state of its own for each trajectory. `score` finds what `Session.outcome` returned in
+    `trajectory.outcome`. `corpus` and `questions` are as in `Tasks`; every question is scored by `score`.
+    """
+
+    replayable: bool = True
+    """Whether a session with the same question, seed and calls gives the same answers and outcome, which `nbrl audit` checks."""
+
+    def start(self, question: Question, seed: int) -> Session:
+        """Return a new session. All trajectories of a question get the same `question`, with its reference, and each a `seed`
+        of its own. It may be `async`.
         """
         raise NotImplementedError

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nbrl.agent.errors import SessionError
 from nbrl.agent.trajectory import ToolCall
 
 RECORDED_CALLS = 64
@@ -17,6 +18,8 @@ RECORDED_TOTAL = 8 << 20
 """JSON recorded of one trajectory; what comes after is cut to `SHORT_CHARS`."""
 SHORT_CHARS = 4_000
 GIVEN_UP = "CancelledError: the cell gave up on it"
+WAITED = "the cell gave up on it before it began"
+BROKEN = "the environment does not answer; the task ends here"
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,16 @@ def describe(tools: Iterable[Tool]) -> str:
 
 
 class Toolbox:
-    """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory."""
+    """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory.
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    `fault` is the first infrastructure fault of a session, after which the trajectory cannot be scored. Calls of `stateful` tools
+    are recorded however many they are, for each changes the answers of the next.
+    """
+
+    def __init__(self, tools: Iterable[Tool], stateful: Collection[str] = ()) -> None:
         self.tools = {tool.name: tool for tool in tools}
+        self._stateful = stateful
+        self.fault: SessionError | None = None
         self._calls: list[ToolCall] = []
         self._unrecorded = 0
         self._room = RECORDED_TOTAL
@@ -87,9 +96,13 @@ class Toolbox:
             answer = json.dumps(result)
             ok = True
             return result
-        except asyncio.CancelledError:
-            answer = json.dumps(GIVEN_UP)
+        except asyncio.CancelledError as error:
+            answer = json.dumps(f"CancelledError: {WAITED}" if error.args == (WAITED,) else GIVEN_UP)
             raise
+        except SessionError as error:
+            self.fault = self.fault or error
+            answer = json.dumps(f"RuntimeError: {BROKEN}")
+            raise RuntimeError(BROKEN) from None
         except Exception as error:
             answer = json.dumps(f"{type(error).__name__}: {error}")
             raise
@@ -97,7 +110,7 @@ class Toolbox:
             self._record(name, arguments, answer, ok, time.perf_counter() - started)
 
     def _record(self, name: str, arguments: dict[str, Any], answer: str, ok: bool, seconds: float) -> None:
-        if len(self._calls) >= RECORDED_CALLS:
+        if len(self._calls) >= RECORDED_CALLS and name not in self._stateful:
             self._unrecorded += 1
             return
         request = json.dumps(arguments, default=str)

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import copy
 import inspect
 import re
 from collections.abc import Callable
@@ -48,6 +49,12 @@ class FunctionTool:
     def named(self, name: str) -> "FunctionTool":
         """Return the same function under another name."""
         return FunctionTool(self._function, name)
+
+    def bound(self, function: Callable[..., Any]) -> "FunctionTool":
+        """Return the same tool of another function, an async one that takes the same arguments by their names."""
+        other = copy.copy(self)
+        other._function, other._async = function, True
+        return other
 
     async def call(self, arguments: dict[str, Any]) -> Any:
         """Validate arguments. Raises ValueError in one sentence."""

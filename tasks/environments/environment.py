@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field
 
+from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, table_of
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, World
@@ -47,6 +48,10 @@ class Environment(ClosedModel):
     def load(self, key: str) -> Tables:
         """Return everything that it gives. `key` is the place of its settings, for errors. Raises ConfigError if that fails."""
         raise NotImplementedError
+
+    def session_source(self) -> SessionSource | None:
+        """Return what opens the sessions of its trajectories, where its questions have some (rules of OF_SESSIONS)."""
+        return None
 
     def source(self) -> str:
         """Return the SHA-256 of its own code, which decides questions and scores; empty where nbrl has all of it."""

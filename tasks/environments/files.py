@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from nbrl.tasks.environments.tables import is_text, plain, read_table
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.rule import CODE, FILES, RULES, Rule
 
+LIMITS = ("max_steps", "deadline_s")  # of a question's episodes; a row may leave them empty
 # What a file may leave out; the others must be there.
-OPTIONAL = ("id", "ability", "source", "rule", "files")
+OPTIONAL = ("id", "ability", "source", "rule", "files", *LIMITS)
 ONE_ANSWER = "answer"  # as a file may call its answers
 EXPECTED = "expected"  # paths of the files that the agent has to make, for the rule files
 # What is never taken from a file.
@@ -84,7 +86,7 @@ def questions_of(
         if theirs not in table.column_names:
             table = table.append_column(theirs, nested.found(table, theirs))
     rows = len(table)
-    made = {
+    made: dict[str, Callable[[], pa.Array]] = {
         "id": lambda: pa.array([f"{name}-{row:06d}" for row in range(rows)], pa.string()),
         "ability": lambda: pa.array(["qa"] * rows, pa.string()),
         "source": lambda: pa.array([name] * rows, pa.string()),
@@ -94,6 +96,7 @@ def questions_of(
         "reference": lambda: pa.array([""] * rows, pa.string()),
         "environment": lambda: pa.array([""] * rows, pa.string()),
         "collect": lambda: pa.array([[]] * rows, SCHEMA.field("collect").type),
+        **{limit: partial(pa.nulls, rows, SCHEMA.field(limit).type) for limit in LIMITS},
     }
     expected = columns.get(EXPECTED, EXPECTED)
     ruled = columns.get("rule", "rule")
@@ -171,7 +174,7 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
     if field.name == "question" or (pa.types.is_list(field.type) and field.name == "answers"):
         column = _simple(where, column, name, field)
     column = _whole(column)
-    if column.null_count:
+    if column.null_count and field.name not in LIMITS:
         raise ConfigError(f"{where}: {column.null_count} rows have no {name!r}; fill it or leave them out")
     try:
         if pa.types.is_list(field.type) and not pa.types.is_nested(column.type):

@@ -1,5 +1,6 @@
 """Tables of questions and of passages: their columns, and what every question must have."""
 
+import math
 import os
 import re
 from collections import Counter
@@ -29,13 +30,24 @@ SCHEMA = pa.schema(
         # In the working folder from the beginning: the name there, and the SHA-256 of the content.
         ("files", pa.list_(pa.struct([("name", pa.string()), ("digest", pa.string())]))),
         ("collect", pa.list_(pa.string())),  # names of files of the working folder that are kept for the score
+        ("max_steps", pa.int32()),  # and the next: limits of its episodes; null where the agent's hold
+        ("deadline_s", pa.float64()),
     ]
 )
-DEFAULTS: Mapping[str, Any] = {"rule": QA, "reference": "", "environment": "", "files": [], "collect": []}
+DEFAULTS: Mapping[str, Any] = {
+    "rule": QA,
+    "reference": "",
+    "environment": "",
+    "files": [],
+    "collect": [],
+    "max_steps": None,
+    "deadline_s": None,
+}
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 _.-]{0,119}")  # of a file in the working folder
 ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric's name
+MOST_STEPS = 1000
 ATTACHED_BYTES = 32 << 20
 EXPECTED_BYTES = 1 << 20
 
@@ -58,7 +70,7 @@ def check(questions: pa.Table, where: str) -> None:
             raise ConfigError(
                 f"{where} has the ids {before!r} and {name!r}, which look like one question in two epochs; rename one"
             )
-    for row in questions.select(["id", "question", "answers", "ability", "rule", "reference", "collect"]).to_pylist():
+    for row in questions.select([name for name in SCHEMA.names if name not in ("files", "source", "environment")]).to_pylist():
         if not ID.fullmatch(row["id"]):
             raise ConfigError(f"{where}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")
         if not ABILITY.fullmatch(row["ability"]):
@@ -70,6 +82,10 @@ def check(questions: pa.Table, where: str) -> None:
         for name in row["collect"]:
             if not NAME.fullmatch(name):
                 raise ConfigError(f"{where}: question {row['id']!r} expects the file {name[:80]!r}; take a plain name")
+        if row["max_steps"] is not None and not 1 <= row["max_steps"] <= MOST_STEPS:
+            raise ConfigError(f"{where}: max_steps of question {row['id']!r} is {row['max_steps']}; take 1 to {MOST_STEPS}")
+        if row["deadline_s"] is not None and not 0 < row["deadline_s"] < math.inf:
+            raise ConfigError(f"{where}: deadline_s of question {row['id']!r} is {row['deadline_s']}; take seconds above 0")
         if row["rule"] == FILES and not row["collect"]:
             raise ConfigError(f"{where}: question {row['id']!r} expects no file; name some in the column expected")
         if row["rule"] == CODE and (wrong := complaint(row["reference"])):

@@ -15,6 +15,7 @@ from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.reward.rules.rule import OF_SESSIONS
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
@@ -27,10 +28,12 @@ FAILURE_CHARS = 300  # shown of one
 def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
     """Return one row per trajectory with what the agent may know of its prompt.
 
-    The references are left out, but for the answers that a simulated search uses on the host.
+    The ground truth is left out, but for what the host needs meanwhile: the answers for a simulated search, the reference for a
+    session, which is None for a question without one.
     """
     simulated = isinstance(search, SimulatedSearch)
     columns = ["group", "question", "ability", "environment", "files", "collect", "answers"]
+    columns += ["rule", "reference", "max_steps", "deadline_s"]
     return [
         {
             "id": f"{prompt['group']}-{sample}",
@@ -42,6 +45,9 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
             "files": prompt["files"],
             "collect": prompt["collect"],
             "answers": prompt["answers"] if simulated else [],
+            "reference": prompt["reference"] if prompt["rule"] in OF_SESSIONS else None,
+            "max_steps": prompt["max_steps"],
+            "deadline_s": prompt["deadline_s"],
             "seed": derive_seed(seed, prompt["group"], sample),
         }
         for prompt in prompts.select(columns).to_pylist()

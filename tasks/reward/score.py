@@ -16,7 +16,7 @@ from nbrl.tasks.reward.settings import RewardSettings
 
 TOLERANCE, FACTOR = 0.2, 0.5
 MIN_THINK, MIN_CODE = 10, 5
-COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files"]
+COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files", "outcome"]
 MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 

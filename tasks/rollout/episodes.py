@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbrl.agent.direct import DirectEpisode
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
+from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
+from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import ProducedFile, Status, Trajectory
 from nbrl.sandbox.errors import SandboxError
@@ -16,6 +18,7 @@ from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.samplers import Sampler
+from nbrl.tasks.rollout.sessions import SessionPool
 
 COLLECTED_BYTES = 2 << 20  # of one file; it is stored with the trajectory
 PLAYS = 3  # of an episode, before the absence of its engine costs an attempt
@@ -27,57 +30,82 @@ class HiddenParts:
     """The parts of a task that the agent does not see.
 
     The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
-    kept at the end. `answers` are those that a simulated search may use; empty with any other.
+    kept at the end. `answers` are those that a simulated search may use; empty with any other. `asked` is the question of the
+    session of its environment, if it has one. `max_steps` and `deadline_s` replace the agent's, if any.
     """
 
     attached: Mapping[str, str]
     collect: Sequence[str]
     answers: tuple[str, ...]
+    asked: Asked | None = None
+    max_steps: int | None = None
+    deadline_s: float | None = None
+
+    def limits(self, plan: RoundPlan, agent: AgentSettings) -> AgentSettings:
+        """Return the settings of the episode; a round's limit of steps that is lower holds."""
+        ours = {"max_steps": self.max_steps, "deadline_s": self.deadline_s}
+        limits = agent.model_copy(update={name: value for name, value in ours.items() if value is not None})
+        if plan.max_steps is not None and (self.max_steps is None or plan.max_steps < self.max_steps):
+            return limits.model_copy(update={"max_steps": plan.max_steps})
+        return limits
 
 
 class Episodes:
     """Runs episodes, any number at once, each in a kernel of its own."""
 
-    def __init__(self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer) -> None:
-        self._plan, self._notebooks, self._tokenizer = plan, notebooks, tokenizer
+    def __init__(self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer, sessions: SessionPool) -> None:
+        self._plan, self._notebooks, self._tokenizer, self._sessions = plan, notebooks, tokenizer, sessions
 
     async def play(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
         """Run one episode to its end; an infrastructure fault is a failed trajectory, and never raised.
 
         An episode that lost time because its engine was away or out of reach is played again, where its deadline passed.
         """
+        limits = hidden.limits(plan, self._plan.agent)
         for _ in range(PLAYS):
             sampler = new()
             try:
-                trajectory = await self._once(task, hidden, sampler, plan)
+                trajectory = await self._once(task, hidden, sampler, plan, limits)
             except (SandboxError, AgentError) as error:
                 return failed(task, str(error))
             except Exception as error:  # no fault of one trajectory may end the others
                 return failed(task, f"{type(error).__name__}: {error}")
-            if not self._ran_out_of_time(trajectory):
+            if not _ran_out_of_time(trajectory, limits.deadline_s):
                 return trajectory
             away = await sampler.was_away()
-            if not away and sampler.missed_s() < MISSED * self._plan.agent.deadline_s:
+            if not away and sampler.missed_s() < MISSED * limits.deadline_s:
                 return trajectory
         # What is only slow each time is slow by itself.
         return failed(task, f"its engine was away each of {PLAYS} times that its deadline passed") if away else trajectory
 
-    def _ran_out_of_time(self, trajectory: Trajectory) -> bool:
-        """Return whether the deadline ended it, or cut its last cell short."""
-        late = trajectory.answer is None and trajectory.seconds >= self._plan.agent.deadline_s
-        return late or trajectory.status is Status.TIMEOUT
-
-    async def _once(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+    async def _once(
+        self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan, limits: AgentSettings
+    ) -> Trajectory:
         if plan.direct:
-            return await DirectEpisode(task, sampler.policy, self._tokenizer, self._plan.agent).run()
-        return await self._in_notebook(task, hidden, sampler, plan)
+            return await DirectEpisode(task, sampler.policy, self._tokenizer, limits).run()
+        async with self._sessions.session(hidden.asked, task.seed) as session:
+            if session is not None and (opening := await session.observe()):
+                task = replace(task, question=f"{task.question}\n\n{opening}")
+            trajectory = await self._in_notebook(task, hidden, sampler, plan, limits, session)
+            if session is not None and trajectory.status is not Status.FAILED:
+                trajectory.outcome = await session.outcome(trajectory)
+        return trajectory
 
-    async def _in_notebook(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+    async def _in_notebook(
+        self,
+        task: Task,
+        hidden: HiddenParts,
+        sampler: Sampler,
+        plan: RoundPlan,
+        limits: AgentSettings,
+        session: GuardedSession | None,
+    ) -> Trajectory:
         simulated = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
-        async with self._notebooks.new(task.environment, task.ability, asked=simulated) as (kernel, toolbox):
+        async with self._notebooks.new(task.environment, task.ability, None, simulated, session) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
-            wired, limits = SandboxedKernel(kernel), plan.limits(self._plan.agent)
-            trajectory = await Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits).run()
+            wired = SandboxedKernel(kernel)
+            episode = Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits, session=session)
+            trajectory = await episode.run()
             trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 
@@ -85,6 +113,12 @@ class Episodes:
         """Put the question's files into the working folder."""
         for name, digest in files.items():
             kernel.files.put(name, self._plan.storage.read_bytes(f"{self._plan.attached}/{digest}", digest))
+
+
+def _ran_out_of_time(trajectory: Trajectory, deadline_s: float) -> bool:
+    """Return whether the deadline ended it, or cut its last cell short."""
+    late = trajectory.answer is None and trajectory.seconds >= deadline_s
+    return late or trajectory.status is Status.TIMEOUT
 
 
 def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:

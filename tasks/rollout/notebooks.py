@@ -11,6 +11,7 @@ from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.replay import Replay
+from nbrl.agent.tools.sessions import GuardedSession, check_names
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import Output, Trajectory
@@ -48,11 +49,16 @@ class Notebooks:
 
     @asynccontextmanager
     async def new(
-        self, environment: str, ability: str, recorded: Trajectory | None = None, asked: SimulatedQuestion | None = None
+        self,
+        environment: str,
+        ability: str,
+        recorded: Trajectory | None = None,
+        asked: SimulatedQuestion | None = None,
+        session: GuardedSession | None = None,
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """Yield a kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel:
-            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked)
+            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session)
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
@@ -72,18 +78,24 @@ async def equip(
     ability: str,
     recorded: Trajectory | None = None,
     asked: SimulatedQuestion | None = None,
+    session: GuardedSession | None = None,
 ) -> Toolbox:
-    """Give a clean kernel the tools of an ability in an environment; the prelude has defined those that every ability has.
+    """Give a clean kernel the tools of an ability in an environment, and of the `session`; the prelude has defined those that
+    every ability has.
 
     A simulated search is about what is `asked`. With a `recorded` trajectory, its answers are served and no service is called.
-    Raises SandboxError if the tools cannot be defined in the kernel.
+    Raises SandboxError if the tools cannot be defined in the kernel, SessionError if a tool of the session has a name that is
+    taken.
     """
 
     async def read_file(path: str) -> bytes:
         return await asyncio.to_thread(kernel.files.read, path)
 
     tools = library.tools(environment, ability, read_file, asked)
-    toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
+    stateful = [] if session is None else session.tools
+    check_names(environment, tools, stateful)
+    tools = [*tools, *stateful]
+    toolbox = Toolbox(tools, {tool.name for tool in stateful}) if recorded is None else Replay([recorded], tools)
     kernel.host_calls.tools = handlers(toolbox)
     defined = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
@@ -31,11 +32,15 @@ class EngineAddress:
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """An environment as an agent meets it. `corpus` is the key and SHA-256 of its passages on storage; None if it has none."""
+    """An environment as an agent meets it. `corpus` is the key and SHA-256 of its passages on storage; None if it has none.
+
+    `sessions` opens the sessions of its trajectories, where its questions have some.
+    """
 
     corpus: tuple[str, str] | None = None
     tools: tuple[str, ...] | None = None
     prompt: str = ""
+    sessions: SessionSource | None = None
 
 
 class Server(ClosedModel):
@@ -71,7 +76,7 @@ class RoundPlan:
 
     What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
     well. `trained` is the share of the training that is done, for a simulated search, and None in an evaluation. With `direct`
-    the model answers at once, without a notebook; `max_steps` replaces the agent's, if any.
+    the model answers at once, without a notebook; `max_steps` is the most that an episode may take, if any.
     """
 
     chunks: str
@@ -81,7 +86,3 @@ class RoundPlan:
     trained: float | None = None
     direct: bool = False
     max_steps: int | None = None
-
-    def limits(self, agent: AgentSettings) -> AgentSettings:
-        """Return the settings of an episode of this round."""
-        return agent if self.max_steps is None else agent.model_copy(update={"max_steps": self.max_steps})

@@ -6,7 +6,7 @@ round, except a fault of the storage, whose StorageError is raised.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from nbrl.agent.text import with_files
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
+from nbrl.agent.tools.sessions import Asked
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
@@ -28,6 +29,7 @@ from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, failed
 from nbrl.tasks.rollout.notebooks import Notebooks
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.samplers import Engines, Sampler, Samplers, samplers_of
+from nbrl.tasks.rollout.sessions import SessionPool
 from nbrl.tasks.rollout.work_queue import SIGN_S, Assignment, Row
 
 RESERVE = 4  # for so many episodes at once one more row is assigned, so that none of them waits for the queue
@@ -138,7 +140,11 @@ class Runner:
                 for name, ability in notebooks.library.every:
                     tools = describe(notebooks.library.tools(name, ability))
                     check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
-                self._live = LiveRunner(Episodes(plan, notebooks, samplers.renderer), samplers, stack.pop_all())
+                sources = {name: each.sessions for name, each in plan.environments.items() if each.sessions is not None}
+                sessions = SessionPool(sources, plan.sandbox.call_timeout_s)
+                stack.push_async_callback(sessions.close)
+                episodes = Episodes(plan, notebooks, samplers.renderer, sessions)
+                self._live = LiveRunner(episodes, samplers, stack.pop_all())
 
     def _equipment(self) -> dict[str, Equipment]:
         """Return what the environments bring along; an index of many passages is made once on this machine."""
@@ -193,7 +199,7 @@ class Runner:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
         given = dict(row)
         attached = {file["name"]: file["digest"] for file in given.pop("files")}
-        hidden = HiddenParts(attached, given.pop("collect"), tuple(given.pop("answers")))
+        hidden = _hidden(given, attached)
         if not plan.direct:  # else there is no folder in which they would be
             given["question"] = with_files(given["question"], attached)
         task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
@@ -222,6 +228,16 @@ class Runner:
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
+
+
+def _hidden(given: Row, attached: Mapping[str, str]) -> HiddenParts:
+    """Take from a row what the agent does not see, and return it."""
+    reference = given.pop("reference", None)
+    asked = None
+    if reference is not None:
+        asked = Asked(given["group"], given["question"], given["ability"], given["environment"], reference)
+    collect, answers = given.pop("collect"), tuple(given.pop("answers"))
+    return HiddenParts(attached, collect, answers, asked, given.pop("max_steps", None), given.pop("deadline_s", None))
 
 
 def _passages(storage: Storage, key: str, digest: str) -> pa.ChunkedArray:

@@ -24,7 +24,7 @@ from nbrl.tasks.layout.runs import RUNS, DataLayout
 from nbrl.tasks.learner.settings import StepSettings
 from nbrl.tasks.model_folder.source import check_hub
 from nbrl.tasks.reward.rules import own
-from nbrl.tasks.reward.rules.rule import OWN
+from nbrl.tasks.reward.rules.rule import OF_CLASSES
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
 from nbrl.tasks.runs.gpu_memory import check_fits
@@ -152,7 +152,7 @@ def check_makeable(key: str, folder: Path) -> None:
 def _scorers(config: RunConfig, contents: Mapping[str, Contents]) -> None:
     """Make each class that scores once in its own process, which has fewer packages to import than this one."""
     for name, environment in config.environments.items():
-        if isinstance(environment, OwnEnvironment) and OWN in contents[name].rules:
+        if isinstance(environment, OwnEnvironment) and contents[name].rules & {*OF_CLASSES}:
             try:
                 fault = own.cannot_be_made(environment.place, environment.settings)
             except RewardError as error:

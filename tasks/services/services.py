@@ -175,7 +175,8 @@ def runner_plan(config: RunConfig, storage: Storage, data: DataLayout, model: Pl
     """Return the plan of runners for the questions in `data`. With a `server` that samples, `model` is not read."""
     corpora = stored.corpora(storage, data, config.environments)
     environments = {
-        name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
+        name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt, each.session_source())
+        for name, each in config.environments.items()
     }
     home, attached = Home(config.home), data.attached_folder
     return RunnerPlan(

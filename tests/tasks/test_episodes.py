@@ -15,6 +15,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout.episodes import PLAYS, Episodes, HiddenParts
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.rollout.samplers import Sampler
+from nbrl.tasks.rollout.sessions import SessionPool
 from tests.agent.test_direct import TASK, Says
 from tests.tasks.test_runner import ROUND, plan
 
@@ -28,7 +29,7 @@ def played(
     """The trajectory, and how often a policy was taken; each with whether its engine was away."""
     nobody: Any = None
     given = plan(Storage(StorageSettings(root=str(tmp_path))))
-    episodes = kind(replace(given, agent=HASTY), nobody, EstimatingRenderer())
+    episodes = kind(replace(given, agent=HASTY), nobody, EstimatingRenderer(), SessionPool({}, 1.0))
     taken = 0
 
     def new() -> Sampler:
@@ -75,7 +76,9 @@ def test_an_episode_whose_last_cell_had_no_more_time_was_not_given_its_time_eith
     class Cut(Episodes):
         plays = 0
 
-        async def _once(self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+        async def _once(
+            self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan, limits: AgentSettings
+        ) -> Trajectory:
             self.plays += 1
             if self.plays == 1:
                 return TASK.ended(status, seconds=HASTY.deadline_s)

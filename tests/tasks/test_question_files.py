@@ -21,7 +21,15 @@ def test_every_format_gives_the_same_questions(tmp_path: Path, suffix: str) -> N
     assert table.schema == SCHEMA
     assert table.to_pylist() == [
         {"id": f"my-data-{n:06d}", "question": row["problem"], "answers": [row["solution"]], "ability": "qa", "source": "my-data"}
-        | {"rule": "number", "reference": "", "environment": "", "files": [], "collect": []}
+        | {
+            "rule": "number",
+            "reference": "",
+            "environment": "",
+            "files": [],
+            "collect": [],
+            "max_steps": None,
+            "deadline_s": None,
+        }
         for n, row in enumerate(ROWS)
     ]
 
@@ -30,7 +38,16 @@ def test_columns_that_are_there_are_taken_as_they_are(tmp_path: Path) -> None:
     row = {"id": "a", "question": "q?", "answers": ["x", "y"], "ability": "one", "source": "s"}
     for suffix in (".parquet", ".jsonl", ".json"):
         assert read_questions(write(tmp_path / f"x{suffix}", [row | {"more": 1}]), {}, "qa").to_pylist() == [
-            row | {"rule": "qa", "reference": "", "environment": "", "files": [], "collect": []}
+            row
+            | {
+                "rule": "qa",
+                "reference": "",
+                "environment": "",
+                "files": [],
+                "collect": [],
+                "max_steps": None,
+                "deadline_s": None,
+            }
         ]
 
 

@@ -1,6 +1,5 @@
 """An environment of one's own, from a class."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from hashlib import sha256
@@ -11,25 +10,27 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from nbrl.infra.own_code import where_looked
+from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.own_world import WorldSource, check_session, made
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, attach, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.own import Question, Tasks
-from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES
+from nbrl.tasks.own import Question, World
+from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES, WORLD
 
 
 class OwnEnvironment(Environment):
-    """A class of your own, a subclass of `nbrl.tasks.own.Tasks`: see docs/environments.md."""
+    """A class of your own, a subclass of `nbrl.tasks.own.Tasks` or `nbrl.tasks.own.World`: see docs/environments.md."""
 
     kind: Literal["own"] = Field(description="a class that gives questions and scores trajectories")
     place: str = Field(description="where it is: package.module:Class", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the class")
 
     def load(self, key: str) -> Tables:
-        tasks = self._tasks(key)
+        tasks = made(key, self.place, self.settings)
         attached: dict[str, Path] = {}
+        rule = WORLD if isinstance(tasks, World) else OWN
         try:
             asked, evaluated = list(tasks.questions("train")), list(tasks.questions("held_out"))
             passages = tasks.corpus()
@@ -39,36 +40,24 @@ class OwnEnvironment(Environment):
         except Exception as error:  # of a user's code
             raise ConfigError(f"{key}: {self.place} gives no questions: {type(error).__name__}: {error}") from error
         train, held_out = [
-            self._table(key, split, given, attached) for split, given in (("train", asked), ("held_out", evaluated))
+            self._table(key, split, given, attached, rule) for split, given in (("train", asked), ("held_out", evaluated))
         ]
+        if isinstance(tasks, World):
+            for question in (*asked[:1], *evaluated[:1]):
+                check_session(key, tasks, question)
         return Tables(train, held_out, corpus, attached)
+
+    def session_source(self) -> SessionSource:
+        return WorldSource(self.place, self.settings)
 
     def source(self) -> str:
         """Return the SHA-256 of the module's source or, in a package, of all files of the package."""
         return source_digest(self.place)
 
-    def _tasks(self, key: str) -> Tasks:
-        module, _, name = self.place.partition(":")
-        try:
-            names = vars(importlib.import_module(module))
-        except Exception as error:  # of a user's code
-            raise ConfigError(
-                f"{key}.place: the module {module} cannot be imported: {type(error).__name__}: {error}{where_looked(module)}"
-            ) from error
-        if name not in names:
-            raise ConfigError(f"{key}.place: the module {module} has no {name!r}; {did_you_mean(name, list(names))}")
-        if not (isinstance(names[name], type) and issubclass(names[name], Tasks)):
-            raise ConfigError(f"{key}.place: {self.place} is no subclass of nbrl.tasks.own.Tasks")
-        try:
-            made: Tasks = names[name](**self.settings)
-        except Exception as error:  # of a user's code
-            raise ConfigError(f"{key}.settings: {self.place} refuses them: {type(error).__name__}: {error}") from error
-        return made
-
-    def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path]) -> pa.Table:
+    def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path], rule: str) -> pa.Table:
         if not asked and split == "held_out":
             raise ConfigError(f"{key}: {self.place} gives no {split} questions; give at least one")
-        rows = [self._row(key, split, number, question, attached) for number, question in enumerate(asked)]
+        rows = [self._row(key, split, number, question, attached, rule) for number, question in enumerate(asked)]
         try:
             table = table_of(rows)
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -76,7 +65,9 @@ class OwnEnvironment(Environment):
         check(table, f"{key}, {split}")
         return table
 
-    def _row(self, key: str, split: str, number: int, question: Question, attached: dict[str, Path]) -> Mapping[str, Any]:
+    def _row(
+        self, key: str, split: str, number: int, question: Question, attached: dict[str, Path], ours: str
+    ) -> Mapping[str, Any]:
         name = (question.id if isinstance(question, Question) else "") or f"{split}-{number:06d}"
         if not isinstance(question, Question):
             raise ConfigError(f"{key}: {self.place} gives {type(question).__name__} {name} where a Question is needed")
@@ -95,6 +86,10 @@ class OwnEnvironment(Environment):
             raise ConfigError(
                 f"{key}: question {name} has the rule {question.rule!r}; {did_you_mean(question.rule, [OWN, *RULES])}"
             )
+        if question.rule != OWN and ours == WORLD:
+            raise ConfigError(
+                f"{key}: question {name} has the rule {question.rule!r}; the class of a world scores every question"
+            )
         reference = {"place": self.place, "settings": self.settings, "reference": question.reference}
         try:
             stored = json.dumps(reference, allow_nan=False) if question.rule == OWN else ""
@@ -108,7 +103,9 @@ class OwnEnvironment(Environment):
             "answers": list(question.answers),
             "ability": question.ability,
             "source": self.place,
-            "rule": question.rule,
+            "rule": ours if question.rule == OWN else question.rule,
+            "max_steps": question.max_steps,
+            "deadline_s": question.deadline_s,
             "reference": stored,
             "collect": list(question.collect),
             "files": attach([Path(file) for file in question.files], f"{key}: question {name}", attached),

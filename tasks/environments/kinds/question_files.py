@@ -25,8 +25,8 @@ class FilesEnvironment(Environment):
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="id, question, answers, ability, source, rule, files, expected, tests, setup or entry_points: the column's "
-        "name in your files",
+        description="id, question, answers, ability, source, rule, files, expected, tests, setup, entry_points, max_steps or "
+        "deadline_s: the column's name in your files",
     )
     rule: Rule = Field(
         "qa",

@@ -1,6 +1,17 @@
 """The verdict of a rule on one trajectory."""
 
-from typing import NamedTuple
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, FiniteFloat
+
+FACETS, NAME_CHARS = 50, 60
+_NAME = re.compile(r"[^A-Za-z0-9 _.-]")  # what MLflow's names of metrics cannot have
+
+Paid = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
+"""The reward of one step."""
 
 
 class Judged(NamedTuple):
@@ -16,3 +27,13 @@ class Judged(NamedTuple):
     steps: tuple[float, ...] = ()
     facets: tuple[tuple[str, float], ...] = ()
     fault: str = ""
+
+
+def named_facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Return the finite facets by names that a metric can have, at most FACETS; the others cost a trajectory nothing."""
+    named = {
+        _NAME.sub("_", name.replace("@", "_at_")).lstrip("_ .-")[:NAME_CHARS]: value
+        for name, value in given.items()
+        if math.isfinite(value)
+    }
+    return tuple(sorted((name, value) for name, value in named.items() if name)[:FACETS])

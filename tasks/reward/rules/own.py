@@ -2,13 +2,11 @@
 
 import base64
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
@@ -16,21 +14,17 @@ from nbrl.infra import own_code
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import RewardError, fault_in_words
 from nbrl.tasks.reward.rules import confined
-from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.judged import Judged, Paid, named_facets
 
 RULE = "own"
 VOCABULARY = "nbrl/tasks/own.py"  # what such a class is made of
 OWN = "own"  # folder of the class's module, so that its name can be any
-FACETS, NAME_CHARS = 50, 60
 SHOWN_CHARS = 300
 
 
 # Answers that a class can score, if it can score anything.
 PLAIN = (None, "", "0", "{}", "[]", "a, b", "1 2")
 PROBES, SLOW = 3, 2  # answers that it scored to other questions, and all that are tried where it takes too long
-_NAME = re.compile(r"[^A-Za-z0-9 _.-]")  # what MLflow's names of metrics cannot have
-
-Bounded = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
 
 class _Score(BaseModel):
@@ -40,7 +34,7 @@ class _Score(BaseModel):
 
     success: bool
     value: FiniteFloat | None
-    steps: list[Bounded] = Field(max_length=100_000)
+    steps: list[Paid] = Field(max_length=100_000)
     facets: dict[str, float]
 
 
@@ -113,7 +107,9 @@ def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
         for step in row["steps"]
     ]
     files = {file["path"]: base64.b64encode(file["data"]).decode() for file in row["files"]}
-    return {name: row[name] for name in ("question", "ability", "status", "answer")} | {"steps": steps, "files": files}
+    outcome = json_value(row["outcome"]) if row.get("outcome") else None
+    said = {name: row[name] for name in ("question", "ability", "status", "answer")}
+    return said | {"steps": steps, "files": files, "outcome": outcome}
 
 
 def _storable(text: str) -> str:
@@ -132,14 +128,4 @@ def _judged(done: Mapping[str, Any], steps: int) -> Judged:
         return Judged(0.0, 0.0, fault=f"its score has {len(score.steps)} steps, the trajectory {steps}")
     exact = float(score.success)
     value = exact if score.value is None else min(1.0, max(0.0, score.value))
-    return Judged(exact, value, value, tuple(score.steps), _facets(score.facets))
-
-
-def _facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """Return the finite facets by names that a metric can have, at most FACETS; the others cost a trajectory nothing."""
-    named = {
-        _NAME.sub("_", name.replace("@", "_at_")).lstrip("_ .-")[:NAME_CHARS]: value
-        for name, value in given.items()
-        if math.isfinite(value)
-    }
-    return tuple(sorted((name, value) for name, value in named.items() if name)[:FACETS])
+    return Judged(exact, value, value, tuple(score.steps), named_facets(score.facets))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, files, gaia, maths, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, files, gaia, maths, number, outcome, own, qa
 from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.marks import INVISIBLE
@@ -14,8 +14,11 @@ UNGRADED = "no model has graded it"
 Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
 QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", RULE, "code"
-CONFINED = ("math", GYM, OWN, CODE)
-NO_ANSWERS = (GYM, OWN, FILES, CODE)  # rules whose questions may have no accepted answers
+WORLD, OUTCOME = "world", "outcome"
+OF_CLASSES = (OWN, WORLD)  # rules by which a class of one's own scores
+OF_SESSIONS = (WORLD, OUTCOME)  # rules of questions whose trajectories have a session
+CONFINED = ("math", GYM, *OF_CLASSES, CODE)
+NO_ANSWERS = (GYM, *OF_CLASSES, OUTCOME, FILES, CODE)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
 Compare = Callable[[str, Sequence[str]], float]
 # Whether the answer is right, and how much of it is.
@@ -64,10 +67,12 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
             judged[place] = Judged(exact(answer, row["answers"]), partial(answer, row["answers"]))
         elif row["rule"] == FILES:
             judged[place] = files.judge({file["path"]: file["data"] for file in row["files"]}, row["reference"])
+        elif row["rule"] == OUTCOME:
+            judged[place] = outcome.judge(row["outcome"] or "", len(row["steps"]))
         elif row["rule"] == JUDGE:
             judged[place] = graded(answer, row)
     for rule in CONFINED:
-        places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
+        places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule in OF_CLASSES or given(row["answer"]))]
         for place, score in zip(places, _confined(rule, [rows[place] for place in places]), strict=True):
             judged[place] = score
     return judged
@@ -81,7 +86,7 @@ def _visible(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     match rule:
-        case "own":
+        case "own" | "world":
             return own.scores(rows)
         case "code":
             return code.scores(rows)
