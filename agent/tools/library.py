@@ -1,5 +1,6 @@
 """The tools that the settings name, opened once for all trajectories of a host."""
 
+import asyncio
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +15,8 @@ from nbrl.agent.tools.files import files
 from nbrl.agent.tools.files.documents import UNCONFINED, Documents
 from nbrl.agent.tools.files.files import ReadFile
 from nbrl.agent.tools.functions import FunctionTool
-from nbrl.agent.tools.mcp.session import McpSession
-from nbrl.agent.tools.mcp.tools import mcp_tools
+from nbrl.agent.tools.mcp.servers import McpServer, TrajectoryServers
+from nbrl.agent.tools.mcp.transport import Keep
 from nbrl.agent.tools.names import check_tool_name
 from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, SimulatedSearch, ToolSettings, WebSearch
 from nbrl.agent.tools.simulated import SimulatedQuestion, simulated_search
@@ -45,11 +46,15 @@ class Equipment:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The context of one trajectory's tools: its environment, its workspace, and the question for a simulated search."""
+    """The context of one trajectory's tools: its environment, its workspace, the question for a simulated search, its servers.
+
+    Without `servers` the tools of MCP servers are described only.
+    """
 
     environment: str
     read_file: ReadFile = no_files
     asked: SimulatedQuestion | None = None
+    servers: TrajectoryServers | None = None
 
 
 ToolMaker = Callable[[ToolContext], Tool | None]
@@ -59,16 +64,22 @@ ToolMaker = Callable[[ToolContext], Tool | None]
 class Library:
     """`open` before use, `close` after; `tools` are those of an ability in an environment, for one trajectory.
 
-    Which tools there are never changes in between. `parser` is the command line of convert.py. Raises ToolError when
-    one that is named cannot be set up.
+    Which tools there are never changes in between. `parser` is the command line of convert.py; `keep` ends the programs of MCP
+    servers if this process is killed. Raises ToolError when a tool that is named cannot be set up.
     """
 
-    def __init__(self, settings: ToolSettings, environments: Mapping[str, Equipment], parser: Sequence[str] = UNCONFINED) -> None:
-        self._settings, self._environments, self._parser = settings, environments, parser
+    def __init__(
+        self,
+        settings: ToolSettings,
+        environments: Mapping[str, Equipment],
+        parser: Sequence[str] = UNCONFINED,
+        keep: Keep | None = None,
+    ) -> None:
+        self._settings, self._environments, self._parser, self._keep = settings, environments, parser, keep
         self._makers: dict[str, ToolMaker] = {}
         self._shared: dict[str, list[Tool]] = {}
         self._services: list[Service] = []
-        self._sessions: list[McpSession] = []
+        self._servers: dict[str, McpServer] = {}
 
     async def open(self) -> None:
         """Set up every tool that an ability has."""
@@ -80,11 +91,10 @@ class Library:
 
     async def close(self) -> None:
         """End the sessions and connections."""
-        for session in self._sessions:
-            await session.close()
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
         for service in self._services:
             await service.close()
-        self._sessions, self._services = [], []
+        self._services = []
 
     @property
     def every(self) -> list[tuple[str, str]]:
@@ -100,13 +110,19 @@ class Library:
         return named if named is not None else (("search",) if equipment.corpus else ())
 
     def tools(
-        self, environment: str, ability: str, read_file: ReadFile = no_files, asked: SimulatedQuestion | None = None
+        self,
+        environment: str,
+        ability: str,
+        read_file: ReadFile = no_files,
+        asked: SimulatedQuestion | None = None,
+        servers: TrajectoryServers | None = None,
     ) -> list[Tool]:
         """Return the tools of an ability in an environment, for one trajectory.
 
-        Those over files read by `read_file`, and a simulated search is about what is `asked`.
+        Those over files read by `read_file`, a simulated search is about what is `asked`, and MCP servers are those of `servers`;
+        without them their tools are described and cannot be called.
         """
-        return self._resolve(self.names(environment, ability), ToolContext(environment, read_file, asked))
+        return self._resolve(self.names(environment, ability), ToolContext(environment, read_file, asked, servers))
 
     def common(self) -> list[Tool]:
         """Return the tools that every ability has in every environment, as kernels know them: by their names and parameters."""
@@ -120,6 +136,9 @@ class Library:
             if name in self._makers:
                 made = self._makers[name](context)
                 tools += [] if made is None else [made]
+            elif name in self._servers:
+                server, servers = self._servers[name], context.servers
+                tools += server.described() if servers is None else servers.tools(server)
             else:
                 tools += self._shared[name]
         return tools
@@ -129,11 +148,11 @@ class Library:
         self._makers = {name: open_tool(self) for name, open_tool in OPENERS.items() if name in named}
         for name, place in self._settings.own.items():
             self._shared[name] = [own_tool(name, place)]
-        for name, server in self._settings.mcp.items():
-            session = McpSession(name, server)
-            self._sessions.append(session)
-            taken = {*BUILT_IN, *self._settings.own, *(tool.name for tools in self._shared.values() for tool in tools)}
-            self._shared[name] = list(await mcp_tools(session, server.tools, taken))
+        taken = {*BUILT_IN, *self._settings.own}
+        for name, settings in self._settings.mcp.items():
+            self._servers[name] = server = McpServer(name, settings, self._keep)
+            await server.open(taken)
+            taken |= {*server.names}
 
     def open_search(self) -> ToolMaker:
         match self._settings.search:

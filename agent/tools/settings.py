@@ -120,6 +120,11 @@ class McpSettings(_Settings):
         description="name of a header: environment variable with its value",
         json_schema_extra={"acts_if": {"key": "url", "values": []}},
     )
+    per: Literal["trajectory", "runner"] = Field(
+        "trajectory",
+        description="trajectory: each trajectory that calls it has a server, or a session of an endpoint that has sessions, "
+        "of its own; runner: all trajectories of a runner share one, for servers that keep nothing or cost much",
+    )
     tools: tuple[str, ...] | None = Field(None, description="the tools of this server that are used; all when not set")
     timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one call, and of the start")
 

@@ -50,8 +50,7 @@ class Child:
         `pipe` is the read end of a pipe held by others than us, whose closing ends the child; by default it is ours alone.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        # -I and -S: the command's environment must not change how the keeper starts.
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(grace_s), *argv]
+        command = [*kept(0, grace_s), *argv]
         if log.exists():
             log.replace(log.with_suffix(f".previous{log.suffix}"))
         with log.open("wb") as output:
@@ -109,6 +108,15 @@ class Child:
         size = os.fstat(self._output.fileno()).st_size
         lines = os.pread(self._output.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-n:]
+
+
+def kept(pipe: int, grace_s: float = ORPHAN_GRACE_S) -> list[str]:
+    """Return what to put before a command so that it ends, with everything it started, once the pipe's other end is closed.
+
+    `pipe` is the number of the read end. If it is 0 the command has no standard input.
+    """
+    # -I and -S: the command's environment must not change how the keeper starts.
+    return [sys.executable, "-I", "-S", keeper.__file__, str(grace_s), str(pipe)]
 
 
 def in_words(status: int) -> str:

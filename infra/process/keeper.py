@@ -1,7 +1,8 @@
 """The keeper: a small process that runs one command and never outlives its owner, nor lets the command's tree do so.
 
-Run by path, on the standard library alone, so that it starts in milliseconds: `python -I -S keeper.py GRACE_S COMMAND…`, with the
-read end of the owner's pipe as standard input. Invariants:
+Run by path, on the standard library alone, so that it starts in milliseconds: `python -I -S keeper.py GRACE_S PIPE COMMAND…`,
+where PIPE is the number of the read end of the owner's pipe. If it is 0 the command has no standard input, else that of the
+keeper. Invariants:
 - the owner's end, for whatever reason (kill -9 included), closes the pipe, and the whole tree is ended: SIGTERM, grace, SIGKILL;
 - `stop GRACE_S` on the pipe does the same with the owner's own grace;
 - when the command ends by itself, what it left behind is ended too;
@@ -58,8 +59,8 @@ def send(pids: list[int], number: int) -> None:
 
 
 class Keeper:
-    def __init__(self, argv: list[str], grace_s: float) -> None:
-        self.grace_s = grace_s
+    def __init__(self, argv: list[str], grace_s: float, pipe: int) -> None:
+        self.grace_s, self.pipe = grace_s, pipe
         self.status: int | None = None  # of the command, once it has ended
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -82,8 +83,10 @@ class Keeper:
                 os._exit(1)
             for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
+            if self.pipe == 0:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            else:
+                os.close(self.pipe)
             os.execvpe(argv[0], argv, given_environment())
         except OSError as error:
             os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
@@ -103,17 +106,17 @@ class Keeper:
 
     def wait(self, timeout_s: float | None) -> bytes | None:
         """Sleep until a child ends, the pipe is readable or time is up; return the pipe's bytes (empty: no owner), else None."""
-        ready, _, _ = select.select([0, self.wake_read], [], [], timeout_s)
+        ready, _, _ = select.select([self.pipe, self.wake_read], [], [], timeout_s)
         if self.wake_read in ready:
             os.read(self.wake_read, 4096)
         self.reap()
-        return os.read(0, 4096) if 0 in ready else None
+        return os.read(self.pipe, 4096) if self.pipe in ready else None
 
     def run(self) -> int:
         while self.status is None:
             message = self.wait(None)
             if message == b"":
-                os.close(0)  # a process that opens a shared pipe from now on finds no reader
+                os.close(self.pipe)  # a process that opens a shared pipe from now on finds no reader
                 break
             if message is not None and message.startswith(b"stop "):
                 self.grace_s = float(message.split()[1])
@@ -150,4 +153,4 @@ class Keeper:
 
 
 if __name__ == "__main__":
-    sys.exit(Keeper(sys.argv[2:], float(sys.argv[1])).run())
+    sys.exit(Keeper(sys.argv[3:], float(sys.argv[1]), int(sys.argv[2])).run())

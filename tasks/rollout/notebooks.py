@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 
 from nbrl.agent.kernel import CellResult
@@ -10,11 +10,13 @@ from nbrl.agent.kernels.prelude import definitions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
+from nbrl.agent.tools.mcp.servers import TrajectoryServers
 from nbrl.agent.tools.replay import Replay
 from nbrl.agent.tools.sessions import GuardedSession, check_names
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import Output, Trajectory
+from nbrl.infra.process.child import kept
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.host_calls import CallHandler
 from nbrl.sandbox.jupyter.outputs import KernelOutput as SandboxOutput
@@ -39,7 +41,7 @@ class Notebooks:
         cls, tools: ToolSettings, environments: Mapping[str, Equipment], sandbox: SandboxSettings
     ) -> "AsyncIterator[Notebooks]":
         """Open tools and kernels. Raises AgentError or SandboxError if that fails."""
-        library = Library(tools, environments, parser())
+        library = Library(tools, environments, parser(), kept)
         try:
             await library.open()
             async with KernelPool(sandbox, prelude=prelude(library.common())) as pool:
@@ -57,8 +59,8 @@ class Notebooks:
         session: GuardedSession | None = None,
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """Yield a kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
-        async with self._pool.kernel() as kernel:
-            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session)
+        async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:
+            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session, servers)
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
@@ -79,19 +81,20 @@ async def equip(
     recorded: Trajectory | None = None,
     asked: SimulatedQuestion | None = None,
     session: GuardedSession | None = None,
+    servers: TrajectoryServers | None = None,
 ) -> Toolbox:
     """Give a clean kernel the tools of an ability in an environment, and of the `session`; the prelude has defined those that
     every ability has.
 
-    A simulated search is about what is `asked`. With a `recorded` trajectory, its answers are served and no service is called.
-    Raises SandboxError if the tools cannot be defined in the kernel, SessionError if a tool of the session has a name that is
-    taken.
+    A simulated search is about what is `asked`; MCP servers answer as `servers`. With a `recorded` trajectory, its answers are
+    served and no service is called. Raises SandboxError if the tools cannot be defined in the kernel, SessionError if a tool of
+    the session has a name that is taken.
     """
 
     async def read_file(path: str) -> bytes:
         return await asyncio.to_thread(kernel.files.read, path)
 
-    tools = library.tools(environment, ability, read_file, asked)
+    tools = library.tools(environment, ability, read_file, asked, servers)
     stateful = [] if session is None else session.tools
     check_names(environment, tools, stateful)
     tools = [*tools, *stateful]

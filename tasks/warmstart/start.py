@@ -14,6 +14,7 @@ from nbrl.agent.tools.base import Tool, describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.infra.paths import expanded
+from nbrl.infra.process.child import kept
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -127,7 +128,8 @@ def check_environments(settings: WarmstartSettings, training: RunConfig) -> None
 async def _tools(training: RunConfig, environment: str, tables: Tables) -> tuple[Tool, ...]:
     """Return the tools of an environment, to be described; none is called."""
     passages, settings = tables.corpus["passage"].to_pylist(), training.environments[environment]
-    library = Library(training.rollout.tools, {environment: Equipment(Corpus.in_memory(passages), settings.tools)})
+    equipment = {environment: Equipment(Corpus.in_memory(passages), settings.tools)}
+    library = Library(training.rollout.tools, equipment, keep=kept)
     await library.open()
     try:
         return tuple(library.tools(environment, ""))

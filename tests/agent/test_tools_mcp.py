@@ -1,12 +1,8 @@
 """Tools of real MCP servers, over standard input and output and over streamable HTTP."""
 
 import asyncio
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +13,10 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.mcp.schema import checker
+from nbrl.agent.tools.mcp.servers import TrajectoryServers
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
 from nbrl.agent.tools.settings import McpSettings, ToolSettings
-from tests.agent.mcp_talk import PATIENT_S, cell, saying, settings, with_library
+from tests.agent.mcp_talk import PATIENT_S, cell, over_http, saying, settings, with_library
 
 pytestmark = pytest.mark.process
 
@@ -35,28 +32,9 @@ def token() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The lab on a port of its own, and its process."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    process = subprocess.Popen([sys.executable, LAB, str(port)])
-    try:
-        for _ in range(600):
-            with socket.socket() as sock:
-                if sock.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp", process
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture(scope="module")
 def http(token: None) -> Iterator[McpSettings]:
-    with over_http() as (url, _):
+    with over_http(LAB) as (url, _):
         yield McpSettings(url=url, headers={"X-Token": "LAB_TOKEN"}, timeout_s=PATIENT_S)
 
 
@@ -143,18 +121,18 @@ def test_a_server_gets_the_variables_that_are_named_and_no_other() -> None:
     assert "OTHER_KEY" not in said
 
 
-def test_a_server_that_dies_is_an_error_in_the_cell_and_is_started_again() -> None:
+def test_a_shared_server_that_dies_is_an_error_in_the_cell_and_is_started_again() -> None:
     async def work(library: Library) -> str:
         code = "try: die()\nexcept Exception as error: print('told:', error)\nprint(add(1))"
         return await cell(library, code)
 
-    said = with_library(settings(STDIO), work)
+    said = with_library(settings(STDIO.model_copy(update={"per": "runner"})), work)
     assert said.startswith("told: the MCP server lab did not answer")
     assert said.endswith("\n2\n")
 
 
-def test_a_server_that_is_gone_is_an_error_in_the_cell_and_the_agent_goes_on() -> None:
-    with over_http() as (url, process):
+def test_a_shared_server_that_is_gone_is_an_error_in_the_cell_and_the_agent_goes_on() -> None:
+    with over_http(LAB) as (url, process):
 
         async def gone(library: Library) -> str:
             process.kill()
@@ -162,7 +140,7 @@ def test_a_server_that_is_gone_is_an_error_in_the_cell_and_the_agent_goes_on() -
             code = "for _ in range(2):\n    try: add(1)\n    except Exception as error: print(error)\nprint('on')"
             return await cell(library, code)
 
-        said = with_library(settings(McpSettings(url=url, timeout_s=5.0)), gone)
+        said = with_library(settings(McpSettings(url=url, per="runner", timeout_s=5.0)), gone)
     assert said.count("the MCP server lab") == 2
     assert said.endswith("on\n")
 
@@ -215,18 +193,19 @@ def test_a_program_that_says_too_much_or_nothing_that_counts_is_refused(words: s
 
 
 @pytest.mark.more
-def test_a_session_serves_many_calls_and_ends_with_the_library() -> None:
+def test_a_shared_session_serves_many_calls_and_ends_with_the_library() -> None:
     me = psutil.Process()
 
-    def servers() -> list[int]:
-        return [child.pid for child in me.children(recursive=True) if child.cmdline()[-1:] == [LAB]]  # not the one over HTTP
+    def servers() -> list[list[str]]:
+        programs = [child.cmdline() for child in me.children(recursive=True)]
+        return [line for line in programs if line == [sys.executable, LAB]]  # not their keepers, nor the one over HTTP
 
-    async def work(library: Library) -> list[int]:
-        add = next(tool for tool in library.tools("", "qa") if tool.name == "add")
+    async def work(library: Library) -> list[list[str]]:
+        add = next(tool for tool in library.tools("", "qa", servers=TrajectoryServers()) if tool.name == "add")
         assert await asyncio.gather(*(add.call({"a": n}) for n in range(20))) == [n + 1 for n in range(20)]
         return servers()
 
-    assert len(with_library(settings(STDIO), work)) == 1
+    assert len(with_library(settings(STDIO.model_copy(update={"per": "runner"})), work)) == 1
     assert servers() == []
 
 

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbrl.agent.errors import SessionError
 from nbrl.agent.http.json_service import ServiceError, without
 from nbrl.agent.tools.mcp.mended import mended
-from nbrl.agent.tools.mcp.transport import ANSWER_BYTES, bounded, program
+from nbrl.agent.tools.mcp.transport import ANSWER_BYTES, Keep, bounded, program
 from nbrl.agent.tools.settings import McpSettings
 
 if TYPE_CHECKING:
+    import httpx2
     import mcp
 
 T = TypeVar("T")
@@ -22,18 +24,35 @@ KEY_CHARS = 8
 
 
 class McpSession:
-    """One session for all trajectories of a host, opened when it is first asked and ended by `close`.
+    """A session, opened when it is first asked and ended by `close`.
 
     The client lives in a task of its own, as it must be left where it was entered. A session that is lost fails the calls under
-    way and is opened again at the next one. Every method but `close` raises ServiceError.
+    way and is opened again at the next one, unless it is opened `once`: its server's state is lost with it. Every method but
+    `close` raises ServiceError, and SessionError where a session that is opened once is lost, or cannot be opened.
     """
 
-    def __init__(self, name: str, settings: McpSettings) -> None:
-        self.name, self._settings = name, settings
+    def __init__(self, name: str, settings: McpSettings, keep: Keep | None = None, once: bool = False) -> None:
+        self.name, self._settings, self._keep, self._once = name, settings, keep, once
+        self._lost = SessionError if once else ServiceError
+        self._opened, self._remembered = False, bool(settings.command)
         self._lock = asyncio.Lock()
         self._client: mcp.Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is open."""
+        return self._client is not None and self._task is not None and not self._task.done()
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the server keeps anything of this session: a program may, and an endpoint that gave it an identifier."""
+        return self._remembered
+
+    async def open(self) -> None:
+        """Open the session, if it is not."""
+        await self._connected()
 
     async def tools(self) -> "list[mcp.Tool]":
         """Return all tools of the server."""
@@ -78,17 +97,23 @@ class McpSession:
         except TimeoutError:
             raise ServiceError(f"the MCP server {self.name} did not answer within {self._settings.timeout_s:g} s") from None
         except Exception as error:
-            if _lost(error):
+            lost = _lost(error)
+            if lost:
                 async with self._lock:
                     if self._client is client:
                         await self._drop()
-            raise ServiceError(f"the MCP server {self.name} did not answer: {self._reason(error)}") from None
+            raise (self._lost if lost else ServiceError)(
+                f"the MCP server {self.name} did not answer: {self._reason(error)}"
+            ) from None
 
     async def _connected(self) -> "mcp.Client":
         async with self._lock:
-            if self._client is not None and self._task is not None and not self._task.done():
+            if self._client is not None and self.alive:
                 return self._client
             await self._drop()
+            if self._once and self._opened:
+                raise SessionError(f"the session with the MCP server {self.name} is lost, and what it kept with it")
+            self._opened = True
             ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
             self._end = asyncio.Event()
             self._task = asyncio.create_task(self._live(ready, self._end))
@@ -105,14 +130,15 @@ class McpSession:
             (ended,) = await asyncio.gather(self._task, return_exceptions=True)
             silent = f"no answer within {self._settings.timeout_s:g} s"
             reason = self._reason(ended) if isinstance(ended, Exception) else silent
-            raise ServiceError(f"the MCP server {self.name} cannot be reached: {reason}")
+            raise self._lost(f"the MCP server {self.name} cannot be reached: {reason}")
 
     async def _live(self, ready: "asyncio.Future[mcp.Client]", end: asyncio.Event) -> None:
         import mcp
 
         async with AsyncExitStack() as held:
             transport = await self._transport(held)
-            client = await held.enter_async_context(mcp.Client(mended(transport), cache=None))
+            mode = "legacy" if self._once and self._settings.url else "auto"  # newer versions have no sessions over HTTP
+            client = await held.enter_async_context(mcp.Client(mended(transport), cache=None, mode=mode))
             # The schema of an answer is a promise to us: one that is not kept is no fault of the session, nor of the answer.
             client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
             ready.set_result(client)
@@ -121,7 +147,9 @@ class McpSession:
     async def _transport(self, held: AsyncExitStack) -> Any:
         """Return the client's transport; `held` keeps open what it needs."""
         if self._settings.command:
-            return program(self._settings.command, {name: self._variable(name) for name in self._settings.environment})
+            return program(
+                self._settings.command, {name: self._variable(name) for name in self._settings.environment}, self._keep
+            )
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
@@ -129,10 +157,14 @@ class McpSession:
         http = httpx2.AsyncClient(
             headers={**headers, "Accept-Encoding": "identity"},
             timeout=self._settings.timeout_s,
-            event_hooks={"response": [bounded]},
+            event_hooks={"response": [bounded, self._note]},
         )
         await held.enter_async_context(http)
         return streamable_http_client(self._settings.url, http_client=http, max_sse_event_size=ANSWER_BYTES)
+
+    async def _note(self, response: "httpx2.Response") -> None:
+        """Note whether the server gives the session an identifier."""
+        self._remembered |= "mcp-session-id" in response.headers
 
     def _variable(self, name: str) -> str:
         value = os.environ.get(name, "")

@@ -1,15 +1,14 @@
 """Tools of a Model Context Protocol server as tools of the agent, by the schemas that the server gives."""
 
+import copy
 import re
-from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.http.json_service import ServiceError
 from nbrl.agent.tools import names
 from nbrl.agent.tools.base import Parameter
 from nbrl.agent.tools.mcp.schema import checker, local
-from nbrl.agent.tools.mcp.session import McpSession
 from nbrl.agent.tools.names import is_plain, numbered, plain, plain_names, reserved
 
 if TYPE_CHECKING:
@@ -19,15 +18,22 @@ SUMMARY_CHARS, DETAILS_CHARS, HELP_CHARS, NAME_CHARS = 300, 4_000, 300, 100
 DEPTH = 4  # of alternatives of the arguments within alternatives
 
 
-class McpTool:
-    """nbrl.agent.tools.base.Tool of one tool of a server."""
+class SessionCaller(Protocol):
+    """What answers calls of a server's tools."""
 
-    def __init__(self, session: McpSession, name: str, tool: "mcp.Tool") -> None:
-        self.name, self._session, self._asked = name, session, tool.name
-        words = (tool.description or tool.title or f"the tool {tool.name[:60]} of {session.name}").strip()
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any: ...
+
+
+class McpTool:
+    """nbrl.agent.tools.base.Tool of one tool of a server; only one that is bound to a session can be called."""
+
+    def __init__(self, server: str, name: str, tool: "mcp.Tool") -> None:
+        self.name, self._asked = name, tool.name
+        self._session: SessionCaller | None = None
+        words = (tool.description or tool.title or f"the tool {tool.name[:60]} of {server}").strip()
         first, _, rest = words.partition("\n")
         self.summary, self.details = " ".join(first.split())[:SUMMARY_CHARS], rest.strip()[:DETAILS_CHARS]
-        if name not in (tool.name, plain(f"{session.name}_{tool.name}")) or not tool.name.isascii():
+        if name not in (tool.name, plain(f"{server}_{tool.name}")) or not tool.name.isascii():
             self.summary += f" (its own name: {' '.join(tool.name.split())[:NAME_CHARS]})"
         self.schema, self.returns = tool.input_schema, ""
         self.parameters = _parameters(tool.input_schema)
@@ -37,35 +43,40 @@ class McpTool:
         except ToolError:  # of a schema that is none, which the server has to check by
             self.schema = {"type": "object"}
 
+    def bound(self, session: SessionCaller) -> "McpTool":
+        """Return the same tool, with calls that the session answers."""
+        other = copy.copy(self)
+        other._session = session
+        return other
+
     async def call(self, arguments: dict[str, Any]) -> Any:
-        """Raises ValueError for arguments that do not fit the schema, ServiceError when the server does not answer."""
+        """Raises ValueError for arguments that do not fit the schema, and what the session raises."""
         fault = self._check(arguments)
         if fault is not None:
             place = ".".join(map(str, fault.absolute_path))[:100]
             raise ValueError(f"{f'the argument {place} does not fit: ' if place else ''}{fault.message[:300]}")
+        if self._session is None:
+            raise RuntimeError(f"{self.name} belongs to no trajectory")
         return await self._session.call(self._asked, arguments)
 
 
-async def mcp_tools(session: McpSession, wanted: tuple[str, ...] | None, taken: Container[str]) -> list[McpTool]:
-    """Return the `wanted` tools of the server, all when None. One whose name is `taken` gets the server's name as a prefix.
+def mcp_tools(server: str, listed: "Iterable[mcp.Tool]", wanted: tuple[str, ...] | None, taken: Container[str]) -> list[McpTool]:
+    """Return the `wanted` tools of those that a server lists, all when None.
 
-    Of tools whose names come out the same each further one gets a number. Raises ToolError when the server does not answer or
-    lacks a tool that is wanted.
+    One whose name is `taken` gets the server's name as a prefix. Of tools whose names come out the same each further one gets a
+    number. Raises ToolError when one that is wanted is not listed.
     """
-    try:
-        offered = {tool.name: tool for tool in await session.tools()}
-    except ServiceError as error:
-        raise ToolError(str(error)) from None
+    offered = {tool.name: tool for tool in listed}
     if missing := [name for name in wanted or () if name not in offered]:
-        raise ToolError(f"the MCP server {session.name} has no tool {missing[0]!r}, it has {', '.join(offered) or 'none'}")
+        raise ToolError(f"the MCP server {server} has no tool {missing[0]!r}, it has {', '.join(offered) or 'none'}")
     chosen = [tool for name, tool in offered.items() if wanted is None or name in wanted]
     tools: list[McpTool] = []
     for tool in chosen:
         free = is_plain(tool.name) and tool.name not in reserved() and tool.name not in taken
         own = tool.name if re.search("[A-Za-z0-9]", tool.name) else plain(tool.name)
-        wanted_name = tool.name if free else plain(f"{session.name}_{own}")
+        wanted_name = tool.name if free else plain(f"{server}_{own}")
         name = numbered(wanted_name, lambda name: name in taken or name in (made.name for made in tools))
-        tools.append(McpTool(session, name, tool))
+        tools.append(McpTool(server, name, tool))
     return tools
 
 

@@ -5,9 +5,10 @@ Of an answer longer than ANSWER_BYTES no more than that is held, and it becomes 
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from nbrl.agent.tools.mcp.mended import failure, readable
@@ -20,43 +21,72 @@ if TYPE_CHECKING:
 ANSWER_BYTES = 4 << 20
 TOO_LONG = f"the answer is larger than {ANSWER_BYTES} bytes"
 _CHUNK, _EDGE, _GRACE_S = 1 << 16, 256, 2.0
+Keep = Callable[[int], Sequence[str]]
+"""Returns the words before a command with which it ends, and all it started, once the other end of a pipe is closed."""
 
 
 @asynccontextmanager
-async def program(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator["TransportStreams"]:
+async def program(
+    command: Sequence[str], environment: Mapping[str, str], keep: Keep | None = None
+) -> AsyncIterator["TransportStreams"]:
     """Start a server and yield its standard input and output as streams; it and its children end with the block.
 
-    Its standard error may hold secrets it was given, so it goes to no log. Raises OSError when it cannot be started.
+    Should this process be killed, `keep` ends them. Their standard error may hold secrets, so it goes to no log. Raises OSError
+    when the server cannot be started.
     """
     import anyio
+
+    read, write = os.pipe()
+    with ExitStack() as owner:
+        owner.callback(os.close, write)
+        try:
+            process = await _start(command, environment, read, keep)
+        finally:
+            os.close(read)
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the server was started without pipes")
+        received, answers = anyio.create_memory_object_stream[Any](0)
+        requests, sent = anyio.create_memory_object_stream[Any](0)
+        tasks = [asyncio.create_task(_read(process.stdout, received)), asyncio.create_task(_write(process.stdin, sent))]
+        try:
+            yield answers, requests
+        finally:
+            for task in tasks:
+                task.cancel()
+            for stream in (received, answers, requests, sent):
+                stream.close()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+                process.stdin.close()
+                await _silence(process.stdout)
+                owner.close()
+                if keep is not None:
+                    await _silence(process.stdout)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+async def _start(
+    command: Sequence[str], environment: Mapping[str, str], pipe: int, keep: Keep | None
+) -> asyncio.subprocess.Process:
+    """Start the program, with the read end of its owner's pipe for what keeps it."""
     from mcp.client.stdio import get_default_environment
 
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     variables = {**get_default_environment(), **environment}
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=null, env=variables, start_new_session=True
+    if shutil.which(command[0], path=variables.get("PATH")) is None:
+        raise FileNotFoundError(f"there is no program {command[0]!r}")
+    return await asyncio.create_subprocess_exec(
+        *([] if keep is None else keep(pipe)),
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=variables,
+        start_new_session=True,
+        pass_fds=() if keep is None else (pipe,),
     )
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the server was started without pipes")
-    received, answers = anyio.create_memory_object_stream[Any](0)
-    requests, sent = anyio.create_memory_object_stream[Any](0)
-    tasks = [asyncio.create_task(_read(process.stdout, received)), asyncio.create_task(_write(process.stdin, sent))]
-    try:
-        yield answers, requests
-    finally:
-        for task in tasks:
-            task.cancel()
-        for stream in (received, answers, requests, sent):
-            stream.close()
-        try:
-            await asyncio.gather(*tasks, return_exceptions=True)
-            process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(_silence(process.stdout), _GRACE_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
 
 
 async def _read(stdout: asyncio.StreamReader, said: "MemoryObjectSendStream[Any]") -> None:
@@ -95,9 +125,11 @@ async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, boo
 
 
 async def _silence(stdout: asyncio.StreamReader) -> None:
-    """Read what the server still writes until it has ended, and drop it."""
-    while await stdout.read(_CHUNK):
-        pass
+    """Read what the server still writes until it has ended, or its time has, and drop it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE_S):
+            while await stdout.read(_CHUNK):
+                pass
 
 
 async def _write(stdin: asyncio.StreamWriter, sent: "MemoryObjectReceiveStream[Any]") -> None:
