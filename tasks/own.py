@@ -6,6 +6,7 @@ This file imports nothing of nbrl: scores are computed in a sandbox, where there
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Literal, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -18,8 +19,8 @@ class Question:
     """One task. `reference` is JSON for `Tasks.score`, and never reaches the agent; nor do `answers`.
 
     With another `rule` (qa, number, choice, math, ...) the answer is compared with `answers` by it, and `Tasks.score` is not
-    called. `files` are paths of files that are in the working folder from the beginning, `collect` names files of the
-    working folder that `Tasks.score` gets. An empty `id` is made of the split and
+    called. `files` are in the working folder from the beginning: each a path, or a name and the content. `collect` names files
+    of the working folder that `Tasks.score` gets. An empty `id` is made of the split and
     the question's number. `max_steps` and `deadline_s` (seconds) replace those of the recipe's `agent` for this question.
     """
 
@@ -29,7 +30,7 @@ class Question:
     rule: str = "own"
     ability: str = "task"
     id: str = ""
-    files: Sequence[str] = ()
+    files: Sequence[str | tuple[str, bytes]] = ()
     collect: Sequence[str] = ()
     max_steps: int | None = None
     deadline_s: float | None = None
@@ -99,6 +100,12 @@ class Tasks:
     def score(self, trajectory: Trajectory, reference: Any) -> Score:
         """Return what a trajectory is worth. `reference` is that of its question. If this raises, the trajectory is wrong; where
         no answer to the question can be scored at all, its group is left out.
+        """
+        raise NotImplementedError
+
+    def demonstrate(self, question: Question, rng: Random, good: bool) -> Sequence[tuple[str, str]]:
+        """Return the steps of a demonstration for a warm start of kind `own`, each a thought and a cell. They are right where
+        `good`; else they show only how to act, drawn by `rng`.
         """
         raise NotImplementedError
 

@@ -1,6 +1,7 @@
 """`nbrl audit` and `nbrl track`."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from nbrl.flows.display.terminal import err, out, say
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
+    from nbrl.tasks.audit.sessions import Replayed
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
@@ -33,7 +35,8 @@ def audit(
 ) -> None:
     """Prove from its storage that a run is what its records say; exit code 1 and all contradictions otherwise.
 
-    Prompts, rewards, selections and advantages are computed again, and every digest is compared.
+    Prompts, rewards, selections and advantages are computed again, sessions of worlds are played again with the recorded calls,
+    and every digest is compared.
     """
     from nbrl.infra.home import Home as LocalHome
     from nbrl.infra.tracking import Tracking
@@ -49,15 +52,26 @@ def audit(
     counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}
     if as_json:
         contradictions = [{"where": each.where, "what": each.what} for each in found]
-        print(json.dumps({"run": run, **counts, "replayed": replay, "contradictions": contradictions}))
+        sessions = asdict(checked.sessions)
+        print(json.dumps({"run": run, **counts, "sessions": sessions, "replayed": replay, "contradictions": contradictions}))
     else:
         for each in found:
             say(f"{each.where}: {each.what}", "red")
         if not found:
             words = ", ".join(f"{count} {name}" for name, count in counts.items())
-            out.print(f"run {run} is what its records say: {words}", highlight=False, markup=False)
+            out.print(f"run {run} is what its records say: {words}{_played(checked.sessions)}", highlight=False, markup=False)
     if found:
         raise typer.Exit(1)
+
+
+def _played(sessions: "Replayed") -> str:
+    """Return what became of the sessions of trajectories, where there are any."""
+    parts = [
+        (sessions.sessions, "sessions played again with the same answers and outcomes"),
+        (sessions.not_replayable, "sessions of worlds that say they cannot be played again"),
+        (sessions.in_part, "sessions recorded in part, as they said too much"),
+    ]
+    return "".join(f"; {count} {words}" for count, words in parts if count)
 
 
 def track(

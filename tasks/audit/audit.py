@@ -10,6 +10,7 @@ from nbrl.infra.tracking import Tracking
 from nbrl.tasks.audit.chain import check_evaluation, check_tracking, check_update, leftovers
 from nbrl.tasks.audit.recompute import Recompute
 from nbrl.tasks.audit.replay import replay
+from nbrl.tasks.audit.sessions import Replayed, SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.layout.stages import StageLayout
@@ -43,6 +44,7 @@ class Audit:
 
     def __init__(self, storage: Storage, config: RunConfig, run: Run, progress: Callable[[str], None]) -> None:
         self._storage, self._config, self._run, self._progress = storage, config, run, progress
+        self._sessions = SessionReplay(config.environments, config.sandbox.call_timeout_s)
         self.records: list[Record] = []
         self.evaluations: list[NodeResult] = []
 
@@ -52,6 +54,15 @@ class Audit:
         With `tracking` MLflow is compared; with `replayed` the update of that iteration, counted from 1, is done again. Raises
         ConfigError if it cannot be.
         """
+        with self._sessions:
+            yield from self._all(tracking, replayed)
+
+    @property
+    def sessions(self) -> Replayed:
+        """Return how many sessions of trajectories were played again."""
+        return self._sessions.counts
+
+    def _all(self, tracking: Tracking | None, replayed: int | None) -> Iterator[Contradiction]:
         yield from self._named("data", self._data())
         yield from self._named("records", self._read())
         if replayed is not None and not 1 <= replayed <= len(self.records):
@@ -116,7 +127,9 @@ class Audit:
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
         policy, sampler = policy_after(self._run, before), self._sampler(before)
         start = position_after(before)
-        yield from Recompute(self._storage, self._config, self._run, record, start, sampler.updates).contradictions()
+        yield from Recompute(
+            self._storage, self._config, self._run, record, start, sampler.updates, self._sessions
+        ).contradictions()
         staleness = policy.updates - sampler.updates
         yield from check_update(self._storage, self._config, self._run, record, policy, staleness)
 
@@ -136,7 +149,9 @@ class Audit:
             yield from self._named(where, self._into(results, self._run.layout.evaluation(updates)))
             for result in results:
                 self.evaluations.append(result)
-                yield from self._named(where, check_evaluation(self._storage, self._config, self._run, result, policies))
+                yield from self._named(
+                    where, check_evaluation(self._storage, self._config, self._run, result, policies, self._sessions)
+                )
 
     def _into(self, found: list[NodeResult], stage: StageLayout) -> Iterator[str]:
         """Add the results of a stage's nodes to `found`."""

@@ -8,10 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationError
 
+from nbrl.agent.trajectory import from_table
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.audit.recompute import rescored, same, sampled_from
+from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF, RESULT, updates_of
@@ -131,9 +133,11 @@ def _few(points: Sequence[tuple[int, float]]) -> str:
 
 
 def check_evaluation(
-    storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights]
+    storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights], sessions: SessionReplay
 ) -> Iterator[str]:
-    """Yield contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest."""
+    """Yield contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest;
+    `sessions` plays those of its trajectories again.
+    """
     policy = policies.get(result.inputs[0])
     if policy is None:
         yield "it evaluated weights that no iteration of this run made"
@@ -150,6 +154,7 @@ def check_evaluation(
         check_weights(sampled_from(trajectories), str(policy.updates))
     except BrokenInvariantError as error:
         yield str(error)
+    yield from sessions.contradictions(rows, from_table(trajectories))
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
     again = rescored(storage, config.reward, trajectories, questions, rewards)
     if again.lost:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
+from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.errors import BrokenInvariantError
@@ -75,10 +76,21 @@ def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) ->
 class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
-    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, start: Position, sampled_from: int) -> None:
-        """Prepare. The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates."""
+    def __init__(
+        self,
+        storage: Storage,
+        config: RunConfig,
+        run: Run,
+        record: Record,
+        start: Position,
+        sampled_from: int,
+        sessions: SessionReplay,
+    ) -> None:
+        """Prepare. The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates; `sessions`
+        plays those of the trajectories again.
+        """
         self._storage, self._config, self._run, self._record = storage, config, run, record
-        self._start, self._sampled_from = start, sampled_from
+        self._start, self._sampled_from, self._sessions = start, sampled_from, sessions
         self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)
 
     def contradictions(self) -> Iterator[str]:
@@ -133,6 +145,7 @@ class Recompute:
             check_weights(sampled_from(trajectories), str(self._sampled_from))
         except BrokenInvariantError as error:
             yield str(error)
+        yield from self._sessions.contradictions(rows, from_table(trajectories))
 
     def _advantages(self, rewards: list[pa.Table], selections: list[pa.Table]) -> Iterator[str]:
         table = next((artifact for artifact in self._record.artifacts if artifact.path.endswith("/advantages.parquet")), None)

@@ -21,7 +21,7 @@ class Tables:
     train: pa.Table
     held_out: pa.Table
     corpus: pa.Table = field(default_factory=CORPUS_SCHEMA.empty_table)
-    attached: Mapping[str, Path] = field(default_factory=dict)
+    attached: Mapping[str, Path | bytes] = field(default_factory=dict)
 
     def split(self, name: str) -> pa.Table:
         return self.train if name == "train" else self.held_out

@@ -41,7 +41,7 @@ TRUTH = "ground_truth"  # of a structure that says how an answer is scored
 
 
 def read_questions(
-    path: Path, columns: Mapping[str, str], rule: Rule, key: str = "data", attached: dict[str, Path] | None = None
+    path: Path, columns: Mapping[str, str], rule: Rule, key: str = "data", attached: dict[str, Path | bytes] | None = None
 ) -> pa.Table:
     """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
@@ -74,7 +74,7 @@ def questions_of(
     rule: Rule,
     key: str,
     folder: Path | None = None,
-    attached: dict[str, Path] | None = None,
+    attached: dict[str, Path | bytes] | None = None,
 ) -> pa.Table:
     """Return questions as `read_questions` does, from a table that is at `where`. `name` begins ids that are made; `folder` holds
     the attached files.

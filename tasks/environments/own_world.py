@@ -156,12 +156,16 @@ def _world(place: str, settings: Mapping[str, Any]) -> World:
     return world
 
 
+def reference_of(question: Question) -> str:
+    """Return the reference of a question as `WorldSessions.start` reads it."""
+    return json.dumps({"reference": question.reference})
+
+
 def check_session(key: str, world: World, question: Question, taken: Sequence[Tool] = ()) -> None:
     """Start a session of a question and end it at once. Raises ConfigError where that fails, or its tools cannot be used."""
 
     async def check() -> None:
-        reference = json.dumps({"reference": question.reference})
-        asked = Asked(question.id, question.text, question.ability, key, reference)
+        asked = Asked(question.id, question.text, question.ability, key, reference_of(question))
         session = await GuardedSession.start(WorldSessions(world), asked, 0, CHECK_S)
         try:
             check_names(key, taken, session.tools)

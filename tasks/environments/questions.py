@@ -52,6 +52,10 @@ ATTACHED_BYTES = 32 << 20
 EXPECTED_BYTES = 1 << 20
 
 
+GivenFile = Path | tuple[str, bytes]
+"""A file of a question: a path, or a name and the content."""
+
+
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Return the questions as a table of SCHEMA; what a row does not say is as DEFAULTS says."""
     return pa.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
@@ -101,14 +105,16 @@ def check(questions: pa.Table, where: str) -> None:
             )
 
 
-def attach(paths: Sequence[Path], where: str, attached: dict[str, Path]) -> list[dict[str, str]]:
-    """Return the files of a question, as SCHEMA has them; add their paths to `attached` by digest. Raises ConfigError."""
-    digests = {name: sha256(data) for name, data in _read(paths, where, ATTACHED_BYTES).items()}
-    attached |= dict(zip(digests.values(), paths, strict=True))
+def attach(given: Sequence[GivenFile], where: str, attached: dict[str, Path | bytes]) -> list[dict[str, str]]:
+    """Return the files of a question, as SCHEMA has them; add each to `attached` by its digest. Raises ConfigError."""
+    digests = {name: sha256(data) for name, data in _read(given, where, ATTACHED_BYTES).items()}
+    attached |= {
+        digest: each if isinstance(each, Path) else each[1] for digest, each in zip(digests.values(), given, strict=True)
+    }
     return [{"name": name, "digest": digest} for name, digest in digests.items()]
 
 
-def attached_column(where: str, rows: Sequence[Any], folder: Path | None, attached: dict[str, Path]) -> pa.Array:
+def attached_column(where: str, rows: Sequence[Any], folder: Path | None, attached: dict[str, Path | bytes]) -> pa.Array:
     """Return the files of each row: a path or a list of them, within the folder; an empty one is none. Raises ConfigError."""
     return pa.array([attach(_paths(where, row, folder), where, attached) for row in rows], SCHEMA.field("files").type)
 
@@ -134,22 +140,28 @@ def _paths(where: str, row: Any, folder: Path | None) -> list[Path]:
     return [Path(folder or "", name) for name in names]
 
 
-def _read(paths: Sequence[Path], where: str, limit: int) -> dict[str, bytes]:
+def _read(given: Sequence[GivenFile], where: str, limit: int) -> dict[str, bytes]:
     """Return the contents of the files by their names."""
     contents: dict[str, bytes] = {}
-    for path in paths:
-        if not NAME.fullmatch(path.name):
-            raise ConfigError(f"{where}: a file is named {path.name[:80]!r}; take letters, digits, spaces, '.', '_' and '-'")
-        if path.name in contents:
-            raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
-        try:
-            with opened(path) as file:
-                contents[path.name] = file.read(limit + 1)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(f"{where}: the file {path} cannot be read: {reason}; bring it, or leave it out") from error
-        if len(contents[path.name]) > limit:
-            raise ConfigError(f"{where}: the file {path} is larger than {limit >> 20} MiB; make it smaller")
+    for file in given:
+        name = file.name if isinstance(file, Path) else file[0]
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{where}: a file is named {name[:80]!r}; take letters, digits, spaces, '.', '_' and '-'")
+        if name in contents:
+            raise ConfigError(f"{where}: a question has two files named {name}; each needs a name of its own")
+        contents[name] = _content(file, where, limit) if isinstance(file, Path) else file[1]
+        if len(contents[name]) > limit:
+            raise ConfigError(f"{where}: the file {name} is larger than {limit >> 20} MiB; make it smaller")
     if sum(map(len, contents.values())) > limit:
         raise ConfigError(f"{where}: the files of a question have more than {limit >> 20} MiB together; make them smaller")
     return contents
+
+
+def _content(path: Path, where: str, limit: int) -> bytes:
+    """Return the first bytes of a file, one more than the limit."""
+    try:
+        with opened(path) as file:
+            return file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{where}: the file {path} cannot be read: {reason}; bring it, or leave it out") from error

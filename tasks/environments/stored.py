@@ -113,10 +113,10 @@ def write(
     tables = {layout.corpus(name): tables.corpus for name, tables in loaded.items() if len(tables.corpus)}
     tables |= {layout.split(split): mixed(environments, loaded, split) for split in SPLITS}
     for each in loaded.values():
-        for digest, path in each.attached.items():
-            data = path.read_bytes()
+        for digest, file in each.attached.items():
+            data = file if isinstance(file, bytes) else file.read_bytes()
             if sha256(data) != digest:
-                raise ConfigError(f"the attached file {path} was changed while the run began; try again")
+                raise ConfigError(f"the attached file {file!s} was changed while the run began; try again")
             storage.write_bytes(layout.attached(digest), data)
     storage.create_json(layout.digests, {key: storage.write_table(key, table) for key, table in tables.items()})
 

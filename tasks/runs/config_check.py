@@ -16,7 +16,7 @@ from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
-from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
+from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_SESSIONS
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
 
@@ -52,6 +52,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_storage(config)
     rules = {rule for each in contents.values() for rule in each.rules}
     _check_packages(rules)
+    _check_direct(config, contents)
     _check_sandbox(config)
     _check_tools(config, contents)
     _check_judge(config, rules)
@@ -86,6 +87,15 @@ def _check_packages(rules: set[str]) -> None:
     for rule, (module, package, extra) in PACKAGES.items():
         if rule in rules and find_spec(module) is None:
             raise ConfigError(f"the rule {rule} needs the package {package}: pip install 'nbrl[{extra}]'")
+
+
+def _check_direct(config: RunConfig, contents: Mapping[str, Contents]) -> None:
+    for name, content in contents.items():
+        if config.evaluate.mode == "direct" and content.rules & {*OF_SESSIONS}:
+            raise ConfigError(
+                f"evaluate.mode is direct, but the tasks of environments.{name} are done by calls in a session, for which a "
+                "notebook is needed; set evaluate.mode to agent"
+            )
 
 
 def _check_sandbox(config: RunConfig) -> None:

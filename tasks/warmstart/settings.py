@@ -12,6 +12,7 @@ from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
 from nbrl.tasks.warmstart.fresh.tokenizer import FreshModel
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations, SumsDemonstrations
+from nbrl.tasks.warmstart.sources.own import OwnDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations
 from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
@@ -22,6 +23,7 @@ Demonstrations = Annotated[
     | GymDemonstrations
     | RecordedDemonstrations
     | ChatDemonstrations
+    | OwnDemonstrations
     | RunDemonstrations,
     Field(discriminator="kind"),
 ]

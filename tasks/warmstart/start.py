@@ -102,7 +102,7 @@ def _stage(
     tools = asyncio.run(_tools(training, environment, loaded[environment])) if environment else ()
     instruction = training.environments[environment].prompt if environment else ""
     check_room(tokenizer, training.agent, describe(tools), instruction)
-    return DemonstrationAgent(training.agent, tokenizer, tools, instruction, environment, cancelled)
+    return DemonstrationAgent(training.agent, tokenizer, tools, instruction, environment, cancelled=cancelled)
 
 
 def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:

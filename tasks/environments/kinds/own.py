@@ -19,6 +19,8 @@ from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.own import Question, World
 from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES, WORLD
 
+SHIPPED = "nbrl.tasks.environments.worlds."
+
 
 class OwnEnvironment(Environment):
     """A class of your own, a subclass of `nbrl.tasks.own.Tasks` or `nbrl.tasks.own.World`: see docs/environments.md."""
@@ -29,7 +31,7 @@ class OwnEnvironment(Environment):
 
     def load(self, key: str) -> Tables:
         tasks = made(key, self.place, self.settings)
-        attached: dict[str, Path] = {}
+        attached: dict[str, Path | bytes] = {}
         rule = WORLD if isinstance(tasks, World) else OWN
         try:
             asked, evaluated = list(tasks.questions("train")), list(tasks.questions("held_out"))
@@ -52,9 +54,9 @@ class OwnEnvironment(Environment):
 
     def source(self) -> str:
         """Return the SHA-256 of the module's source or, in a package, of all files of the package."""
-        return source_digest(self.place)
+        return "" if self.place.startswith(SHIPPED) else source_digest(self.place)
 
-    def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path], rule: str) -> pa.Table:
+    def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path | bytes], rule: str) -> pa.Table:
         if not asked and split == "held_out":
             raise ConfigError(f"{key}: {self.place} gives no {split} questions; give at least one")
         rows = [self._row(key, split, number, question, attached, rule) for number, question in enumerate(asked)]
@@ -66,7 +68,7 @@ class OwnEnvironment(Environment):
         return table
 
     def _row(
-        self, key: str, split: str, number: int, question: Question, attached: dict[str, Path], ours: str
+        self, key: str, split: str, number: int, question: Question, attached: dict[str, Path | bytes], ours: str
     ) -> Mapping[str, Any]:
         name = (question.id if isinstance(question, Question) else "") or f"{split}-{number:06d}"
         if not isinstance(question, Question):
@@ -74,7 +76,7 @@ class OwnEnvironment(Environment):
         for field in ("text", "ability", "rule", "id"):
             if not isinstance(vars(question)[field], str):
                 raise ConfigError(f"{key}: the {field} of question {name} is no text")
-        for field in ("answers", "files", "collect"):
+        for field in ("answers", "collect"):
             given = vars(question)[field]
             if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
                 raise ConfigError(f"{key}: {field} of question {name} is no list of texts")
@@ -108,8 +110,21 @@ class OwnEnvironment(Environment):
             "deadline_s": question.deadline_s,
             "reference": stored,
             "collect": list(question.collect),
-            "files": attach([Path(file) for file in question.files], f"{key}: question {name}", attached),
+            "files": attach(_given(key, name, question.files), f"{key}: question {name}", attached),
         }
+
+
+def _given(key: str, name: str, files: object) -> list[Path | tuple[str, bytes]]:
+    given: list[Path | tuple[str, bytes]] = []
+    for each in files if isinstance(files, list | tuple) else (files,):
+        match each:
+            case str():
+                given.append(Path(each))
+            case (str() as title, bytes() as content):
+                given.append((title, content))
+            case _:
+                raise ConfigError(f"{key}: files of question {name} are no list of paths, or of pairs of a name and bytes")
+    return given
 
 
 def source_digest(place: str) -> str:

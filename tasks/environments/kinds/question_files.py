@@ -51,7 +51,7 @@ class FilesEnvironment(Environment):
         return columns
 
     def load(self, key: str) -> Tables:
-        attached: dict[str, Path] = {}
+        attached: dict[str, Path | bytes] = {}
         train, held_out = [
             SCHEMA.empty_table() if path is None else read_questions(path, self.columns, self.rule, key, attached)
             for path in (self.train, self.held_out)

@@ -18,6 +18,7 @@ from nbrl.tasks.reward.rules.judged import Judged, Paid, named_facets
 
 RULE = "own"
 VOCABULARY = "nbrl/tasks/own.py"  # what such a class is made of
+PACKAGE = "nbrl"
 OWN = "own"  # folder of the class's module, so that its name can be any
 SHOWN_CHARS = 300
 
@@ -87,8 +88,12 @@ def _place(row: Mapping[str, Any]) -> str:
 
 def _module(place: str) -> dict[str, str]:
     """Return the modules that the process needs: host paths by their places below its own modules."""
-    top = place.partition(":")[0].partition(".")[0]
+    module = place.partition(":")[0]
+    top = module.partition(".")[0]
     own_code.install()  # this may be a worker of Ray
+    if top == PACKAGE:  # a world that ships is one file, and imports nothing else of nbrl
+        file = f"{module.replace('.', '/')}.py"
+        return _vocabulary() | {file: str(Path(__file__).parents[4] / file)}
     spec = find_spec(top)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
         raise RewardError(
@@ -96,7 +101,11 @@ def _module(place: str) -> dict[str, str]:
         )
     folders = list(spec.submodule_search_locations or ())
     own = {f"{OWN}/{top}": folders[0]} if folders else {f"{OWN}/{top}.py": str(spec.origin)}
-    return {VOCABULARY: str(Path(__file__).parents[2] / "own.py"), **own}
+    return _vocabulary() | own
+
+
+def _vocabulary() -> dict[str, str]:
+    return {VOCABULARY: str(Path(__file__).parents[2] / "own.py")}
 
 
 def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:

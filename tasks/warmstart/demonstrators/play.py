@@ -17,6 +17,7 @@ from nbrl.agent.policy import Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.sessions import GuardedSession
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import StoppedError
 
@@ -36,7 +37,8 @@ class Move:
 class DemonstrationAgent:
     """The setting of demonstrators: the agent of the training that follows, its tokenizer, tools and added instruction.
 
-    `environment` is the one that gave tools and instruction, if one did. Once `cancelled`, nothing more is played.
+    `environment` is the one that gave tools and instruction, if one did; `session` is that of the question.
+    Once `cancelled`, nothing more is played.
     """
 
     agent: AgentSettings
@@ -44,6 +46,7 @@ class DemonstrationAgent:
     tools: tuple[Tool, ...] = ()
     instruction: str = ""
     environment: str = ""
+    session: GuardedSession | None = None
     cancelled: Event = field(default_factory=Event)
 
     def check(self) -> None:
@@ -73,4 +76,4 @@ async def act(asked: DemonstratedQuestion, policy: Policy, stage: DemonstrationA
     toolbox = Toolbox(stage.tools)
     kernel = InlineKernel(prelude(stage.tools), toolbox.call)
     task = Task(asked.id, asked.id, 0, asked.question, asked.ability, 0, instruction=stage.instruction)
-    return await Episode(task, policy, kernel, toolbox, stage.tokenizer, stage.agent).run()
+    return await Episode(task, policy, kernel, toolbox, stage.tokenizer, stage.agent, session=stage.session).run()

@@ -58,6 +58,7 @@ class FreshModel(ClosedModel):
         description="share of sums of two numbers, as reasoning-gym's chain_sum asks for them, among the texts of the tokenizer; "
         "needs the extra gym",
     )
+    texts: tuple[str, ...] = Field((), description="texts that the tokenizer learns besides, such as calls and outputs of tools")
 
 
 def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int, agent: AgentSettings) -> Iterator[str]:
@@ -91,7 +92,8 @@ def make_tokenizer(settings: FreshModel, seed: int, agent: AgentSettings) -> Tok
     )
     world = World.generate(seed, "train", WORLD)
     problems = [*world.problems, *sums(seed, round(settings.sums * WORLD))]
-    tokenizer.train_from_iterator(_texts(problems, world.corpus, seed, agent), trainer)
+    texts = [*_texts(problems, world.corpus, seed, agent), *settings.texts * WORLD]
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

@@ -21,9 +21,9 @@ class Demonstrations:
 
 
 def whole(played: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Demonstrations:
-    """Return those that no limit of the agent cut off: they came to an answer, and each of their actions to its end."""
-    answered = [each for each in played if each.status is Status.ANSWERED]
-    kept = [each for each in answered if all(node.token_ids[-1:] == [tokenizer.end_id] for node in each.sampled())]
+    """Return those that no limit of the agent cut off: they came to an end, and each of their actions to its own."""
+    ended = [each for each in played if each.status in (Status.ANSWERED, Status.DONE)]
+    kept = [each for each in ended if all(node.token_ids[-1:] == [tokenizer.end_id] for node in each.sampled())]
     return Demonstrations(kept, len(played) - len(kept))
 
 

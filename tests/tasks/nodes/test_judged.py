@@ -10,6 +10,7 @@ import pytest
 from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
 from nbrl.tasks.audit.chain import check_evaluation
 from nbrl.tasks.audit.recompute import rescored, same
+from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout.runs import JUDGEMENTS
@@ -160,7 +161,7 @@ def test_an_evaluation_counts_what_could_not_be_graded_as_wrong_and_is_audited(t
     assert len(server.answers) == 3  # an answer that is a reference is not tried against others
     result = NodeResult(run_id="x", node="evaluate", epoch="e0001-abcdef", inputs=["w2"], artifact=done, finished=0.0, version="")
     policies = {"w2": Weights(updates=2, digest="w2")}
-    assert list(check_evaluation(made.storage, made.config, run, result, policies)) == []
+    assert list(check_evaluation(made.storage, made.config, run, result, policies, SessionReplay({}, 1.0))) == []
     made.storage.delete(JUDGEMENTS)
-    (said,) = check_evaluation(made.storage, made.config, run, result, policies)
+    (said,) = check_evaluation(made.storage, made.config, run, result, policies, SessionReplay({}, 1.0))
     assert said.startswith("grades of the judge are gone, so its rewards cannot be checked: 2 in all, first judgements/")
