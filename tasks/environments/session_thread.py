@@ -21,7 +21,10 @@ class SessionThread:
     async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return what a function returns: a plain one in the thread, a coroutine in the event loop. Re-raises its exception."""
         if inspect.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
+            try:
+                return await function(*args, **kwargs)
+            except SystemExit as leaving:  # it would end this process
+                raise ended(leaving) from leaving
         if self._thread is None:
             # Nothing waits for it at the end of the process, where a method may still block.
             self._thread = threading.Thread(target=self._serve, name="nbrl-session", daemon=True)
@@ -54,5 +57,10 @@ class SessionThread:
             try:
                 result: Result = (function(), None)
             except BaseException as error:  # SystemExit would end the thread, and the call would never be answered
-                result = (None, error)
+                result = (None, error if isinstance(error, Exception) else ended(error))
             answered(result)
+
+
+def ended(error: BaseException) -> RuntimeError:
+    """Return an exception for one that would end a process."""
+    return RuntimeError(f"it raised {type(error).__name__}({error})")

@@ -14,7 +14,7 @@ from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, RunLayout, layout_of
 
 Kind = Literal["runs", "evaluations"]
 DIGITS = 20  # shown of another format's number
-FORMAT: Literal[1] = 1  # of all that is stored of a run or an evaluation
+FORMAT: Literal[2] = 2  # of all that is stored of a run or an evaluation
 
 
 class Run(ClosedModel):
@@ -24,7 +24,7 @@ class Run(ClosedModel):
     `policy` that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     name: str
     kind: Kind = RUNS
     run_id: str

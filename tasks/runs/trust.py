@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nbrl.tasks.environments.kinds.own import SHIPPED
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
 
@@ -113,7 +114,9 @@ def _mark(setting: Setting) -> Path:
 def _reaching(config: RunConfig, copied: bool = False) -> Iterator[Setting]:
     """Yield the settings that reach beyond a run; without those that are read, where what they name is `copied`."""
     changed = config.model_dump(mode="json", exclude_defaults=True)
-    classes = {name: each for name, each in changed["environments"].items() if "place" in each}
+    classes = {
+        name: each for name, each in changed["environments"].items() if "place" in each and not each["place"].startswith(SHIPPED)
+    }
     read = () if copied else READ
     sections = [(key, changed) for key in (*REACHING, *read)] + [(key, {"environments": classes}) for key in OWN]
     for key, section in sections:

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     storage = Storage(StorageSettings(root=str(tmp_path / ".nbrl/storage")))
     config = RunLayout("r").identity
     identity = {"name": "r", "run_id": "x", "config_digest": "", "seed": 0, "recipe": "tiny-cpu", "policy": "", "config": {}}
-    storage.write_json(config, {"format": 1, "kind": "runs", "sources": {}} | identity)
+    storage.write_json(config, {"format": 2, "kind": "runs", "sources": {}} | identity)
     stored(storage, f"runs/r/{EVALUATED}/trajectories.index.parquet", to_table([trajectory()]))
     return tmp_path
 

@@ -54,7 +54,7 @@ class OwnEnvironment(Environment):
 
     def source(self) -> str:
         """Return the SHA-256 of the module's source or, in a package, of all files of the package."""
-        return "" if self.place.startswith(SHIPPED) else source_digest(self.place)
+        return source_digest(self.place)
 
     def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path | bytes], rule: str) -> pa.Table:
         if not asked and split == "held_out":
@@ -128,7 +128,13 @@ def _given(key: str, name: str, files: object) -> list[Path | tuple[str, bytes]]
 
 
 def source_digest(place: str) -> str:
-    """Return the SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone."""
+    """Return the SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone.
+
+    A world that ships is its file alone.
+    """
+    if place.startswith(SHIPPED):
+        spec = find_spec(place.partition(":")[0])
+        return sha256(Path(spec.origin).read_bytes()).hexdigest() if spec and spec.origin else ""
     top = place.partition(":")[0].partition(".")[0]
     spec = find_spec(top)
     if spec is None:

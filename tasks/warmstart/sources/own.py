@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ class OwnDemonstrations(DemonstrationSource):
 
     kind: Literal["own"] = Field(description="a class of your own demonstrates its training questions")
     place: str = Field(description="the class: package.module:Class", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    settings: dict[str, object] = Field(default_factory=dict, description="keyword arguments of the class")
+    settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the class")
     count: int = Field(512, ge=1, le=1_000_000, description="how many demonstrations; questions come again after the last")
     good: float = Field(0.0, ge=0, le=1, description="share of demonstrations that are right; the others show how to act only")
 
