@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-more test-long test-fast test-machines check format docs
+.PHONY: setup setup-verifiers demo test test-more test-long test-fast test-machines check format docs
 PY := .venv/bin/python
 # Tests start hundreds of Pythons, and without its bytecode each would compile all of nbrl again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -8,13 +8,16 @@ pytest = $(PY) -m pytest $(if $(CI),--junitxml reports/$@.xml)
 setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 	@infra/setup/setup.sh
 
+setup-verifiers: setup  ## make .venv-verifiers too, for environments of the kind verifiers
+	@tasks/environments/verifiers/nbrl_verifiers/setup.sh
+
 demo: setup       ## train the shipped tiny policy end to end on this machine
 	@.venv/bin/nbrl train tiny-cpu
 
 test: setup       ## what every change must pass, about ten minutes on two cores, two tests at a time
 	$(pytest) -m "not more and not long and not machines" -n 2 $(if $(CI),--budget 10)
 
-test-more: setup  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
+test-more: setup-verifiers  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
 	$(pytest) -m "more and not long and not machines" -n 2 $(if $(SHARD),--shard $(SHARD)) $(if $(TOUCHED),--touched $(TOUCHED))
 
 test-long: setup  ## the long matrices, three machines, and more examples of every property; SHARD=1/12 is a part of them

@@ -48,6 +48,11 @@ def where_looked(place: str) -> str:
     return f"; {top} was looked for {beside}on PYTHONPATH"
 
 
+def folder_of(place: str) -> str:
+    """Return the folder that was named for the module of `module:name`; empty if none was."""
+    return _folders().get(_top(place), "")
+
+
 def _top(place: str) -> str:
     return place.partition(":")[0].partition(".")[0]
 

@@ -9,9 +9,10 @@ from nbrl.tasks.environments.environment import WorldEnvironment
 from nbrl.tasks.environments.kinds.gym import GymEnvironment
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
+from nbrl.tasks.environments.kinds.verifiers import VerifiersEnvironment
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-AnyEnvironment = WorldEnvironment | FilesEnvironment | GymEnvironment | OwnEnvironment | HubEnvironment
+AnyEnvironment = WorldEnvironment | FilesEnvironment | GymEnvironment | OwnEnvironment | HubEnvironment | VerifiersEnvironment
 EnvironmentSettings = Annotated[AnyEnvironment, Field(discriminator="kind")]
 Environments = dict[str, EnvironmentSettings]
 

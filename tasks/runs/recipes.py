@@ -27,7 +27,7 @@ from nbrl.tasks.runs.trust import check_trusted
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
-OWN_CODE = ("rollout.tools.own.*", "environments.*.place")  # as `module:name`
+OWN_CODE = ("rollout.tools.own.*", "environments.*.place", "environments.*.taskset")  # as `module:name`, or `module`
 SHOWN = 3  # problems reported at once
 SHOWN_CHARS = 80  # of a value
 # Keys that users of other programs, or of earlier drafts of this one, may try.

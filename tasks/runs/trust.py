@@ -50,7 +50,9 @@ REACHING = (
     "tracking.artifacts",
     "tracking.tensorboard",
 )
-OWN = ("environments.*.place", "environments.*.settings")  # of environments that are classes
+# Of environments that are classes, and of those that run in a Python environment of their own.
+OWN = ("environments.*.place", "environments.*.settings")
+TASKSETS = ("environments.*.taskset", *OWN[1:], "environments.*.held_out_settings", "environments.*.environment")
 # Files and data sets, of which a run keeps a copy: they are read again where it has none.
 READ = ("environments.*.train", "environments.*.held_out", "environments.*.corpus", "environments.*.dataset")
 # Lists of tools, of which one reads what a model asks for on the web.
@@ -117,8 +119,10 @@ def _reaching(config: RunConfig, copied: bool = False) -> Iterator[Setting]:
     classes = {
         name: each for name, each in changed["environments"].items() if "place" in each and not each["place"].startswith(SHIPPED)
     }
+    tasksets = {name: each for name, each in changed["environments"].items() if "taskset" in each}
     read = () if copied else READ
     sections = [(key, changed) for key in (*REACHING, *read)] + [(key, {"environments": classes}) for key in OWN]
+    sections += [(key, {"environments": tasksets}) for key in TASKSETS]
     for key, section in sections:
         for name, value in _values(section, key.split("."), ""):
             if key not in READ or isinstance(value, str):  # else a number of questions that are made

@@ -20,7 +20,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load, trusted_config
 from nbrl.tasks.runs.run import find_run
-from nbrl.tasks.runs.trust import OWN, REACHING
+from nbrl.tasks.runs.trust import OWN, REACHING, TASKSETS
 
 MCP = ["rollout.tools.mcp.tool.command=[touch, made]", "rollout.tools.default=[tool]"]
 SETTINGS = {
@@ -64,6 +64,11 @@ SETTINGS = {
     "tracking.tensorboard": "tracking.tensorboard=elsewhere",
     "environments.odd.place": "environments.odd={kind: own, place: 'antigravity:Tasks'}",
     "environments.odd.settings": "environments.odd={kind: own, place: 'antigravity:Tasks', settings: {a: 1}}",
+    "environments.odd.taskset": "environments.odd={kind: verifiers, taskset: antigravity}",
+    "environments.odd.held_out_settings": (
+        "environments.odd={kind: verifiers, taskset: antigravity, settings: {fn: os.getcwd}, held_out_settings: {a: 1}}"
+    ),
+    "environments.odd.environment": "environments.odd={kind: verifiers, taskset: antigravity, environment: elsewhere}",
 }
 # Texts that are read, compared or said, but start nothing, ask no server and name no folder that is written. Of files of
 # questions a run keeps a copy.
@@ -155,7 +160,7 @@ def test_questions_that_are_read_anew_are_named_though_there_is_a_copy(storage: 
 
 
 def test_every_kind_of_setting_that_reaches_is_among_those_that_were_tried() -> None:
-    assert {re.sub(r"\.(tool|weigh|odd)\b", ".*", key) for key in SETTINGS} == {*REACHING, *OWN}
+    assert {re.sub(r"\.(tool|weigh|odd)\b", ".*", key) for key in SETTINGS} == {*REACHING, *OWN, *TASKSETS}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +249,7 @@ def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
 
 def test_every_text_of_a_configuration_is_known_to_reach_or_not() -> None:
     """A setting that is added is put into trust.py, or here."""
-    reaching = {key.removesuffix(".*") for key in (*REACHING, *OWN)}
+    reaching = {key.removesuffix(".*") for key in (*REACHING, *OWN, *TASKSETS)}
     assert set(texts(RunConfig, "")) - reaching == WORDS
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -127,16 +128,16 @@ def _given(key: str, name: str, files: object) -> list[Path | tuple[str, bytes]]
     return given
 
 
-def source_digest(place: str) -> str:
+def source_digest(place: str, folder: Path | None = None) -> str:
     """Return the SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone.
 
-    A world that ships is its file alone.
+    The module is one of this Python's or, where a folder is given, one that lies there. A world that ships is its file alone.
     """
     if place.startswith(SHIPPED):
         spec = find_spec(place.partition(":")[0])
         return sha256(Path(spec.origin).read_bytes()).hexdigest() if spec and spec.origin else ""
     top = place.partition(":")[0].partition(".")[0]
-    spec = find_spec(top)
+    spec = find_spec(top) if folder is None else PathFinder.find_spec(top, [str(folder)])
     if spec is None:
         return ""
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
