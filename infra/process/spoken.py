@@ -6,12 +6,11 @@ standard output and error is no part of the talk; the last of it is kept, for er
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from nbrl.infra.errors import InfraError
-from nbrl.infra.process import keeper
+from nbrl.infra.process.child import kept
 
 LINE_BYTES = 8 << 20
 GRACE_S = 2.0
@@ -41,7 +40,7 @@ class SpokenProcess:
         loop = asyncio.get_running_loop()
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(GRACE_S), "0", *argv, str(theirs_in), str(theirs_out)]
+        command = [*kept(0, GRACE_S), *argv, str(theirs_in), str(theirs_out)]
         pipe = asyncio.subprocess.PIPE
         reader = asyncio.StreamReader(limit=CHUNK)
         transport, protocol = await loop.connect_write_pipe(

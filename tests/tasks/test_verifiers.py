@@ -19,7 +19,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.verifiers import CODE, VerifiersEnvironment
-from nbrl.tasks.environments.verifiers.link import Link
+from nbrl.tasks.environments.verifiers.link import ProgramLink
 from nbrl.tasks.environments.verifiers.sessions import VerifiersSessions
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout
@@ -294,7 +294,7 @@ def test_a_program_that_is_killed_fails_what_is_under_way_and_the_next_trajector
 
     async def work(sessions: VerifiersSessions) -> None:
         session = await sessions.start(asked(row), 0)
-        first: Link = await sessions.link()
+        first: ProgramLink = await sessions.link()
         waiting = asyncio.create_task(tools(session)["meet"]())
         await asyncio.sleep(0)
         os.kill(first.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.process import spoken
 from nbrl.tasks.environments.kinds.verifiers import VerifiersEnvironment
 from nbrl.tasks.environments.verifiers import link as links
-from nbrl.tasks.environments.verifiers.link import Link, Opening
+from nbrl.tasks.environments.verifiers.link import ProgramLink, ProgramOpening
 from nbrl.tasks.errors import ConfigError
 
 pytestmark = pytest.mark.process
@@ -41,15 +41,17 @@ OTHERS = "def reply(r): return {'id': 999, 'ok': 5}"
 
 
 @pytest.fixture
-def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Link], Coroutine[Any, Any, Any]]], Any]:
+def linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Callable[[ProgramLink], Coroutine[Any, Any, Any]]], Any]:
 
-    def run(reply: str, work: Callable[[Link], Coroutine[Any, Any, Any]]) -> Any:
+    def run(reply: str, work: Callable[[ProgramLink], Coroutine[Any, Any, Any]]) -> Any:
         program = tmp_path / "program.py"
         program.write_text(PROGRAM.format(reply=reply))
         monkeypatch.setattr(links, "PROGRAM", program)
 
         async def talk() -> Any:
-            link = await Link.open(Opening(sys.executable, "tasks", {"train": {}, "held_out": {}}))
+            link = await ProgramLink.open(ProgramOpening(sys.executable, "tasks", {"train": {}, "held_out": {}}))
             try:
                 return await work(link)
             finally:
@@ -61,18 +63,18 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Ca
 
 
 def test_many_requests_are_answered_each_with_its_own(linked: Any) -> None:
-    async def work(link: Link) -> list[Any]:
+    async def work(link: ProgramLink) -> list[Any]:
         return await asyncio.gather(*(link.ask(f"do{number}", 30) for number in range(300)))
 
     assert linked(ANSWERS, work) == [f"do{number}" for number in range(300)]
 
 
 def test_a_refusal_is_the_doing_of_what_asks_and_a_failure_is_not(linked: Any) -> None:
-    async def refused(link: Link) -> None:
+    async def refused(link: ProgramLink) -> None:
         with pytest.raises(ValueError, match="no call"):
             await link.ask("call", 30)
 
-    async def failed(link: Link) -> None:
+    async def failed(link: ProgramLink) -> None:
         with pytest.raises(InfraError, match="OSError"):
             await link.ask("call", 30)
         assert link.fault == ""
@@ -84,7 +86,7 @@ def test_a_refusal_is_the_doing_of_what_asks_and_a_failure_is_not(linked: Any) -
 def test_an_answer_that_does_not_come_fails_alone_while_the_program_lives(linked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "ABANDONED", 3)
 
-    async def work(link: Link) -> None:
+    async def work(link: ProgramLink) -> None:
         for _ in range(2):
             with pytest.raises(InfraError, match=r"did not answer call within 0\.1 s"):
                 await link.ask("call", 0.1)
@@ -116,7 +118,7 @@ def test_a_program_that_dies_hangs_or_writes_no_answer_fails_all_that_is_under_w
     monkeypatch.setattr(spoken, "LINE_BYTES", 500_000)
     limit = 1.0 if reply == HANGS else 30.0
 
-    async def work(link: Link) -> list[Any]:
+    async def work(link: ProgramLink) -> list[Any]:
         asked = (link.ask("call", limit) for _ in range(20))
         return [*await asyncio.gather(*asked, return_exceptions=True), link.fault]
 
@@ -126,7 +128,7 @@ def test_a_program_that_dies_hangs_or_writes_no_answer_fails_all_that_is_under_w
 
 
 def test_an_answer_to_nothing_is_left_alone(linked: Any) -> None:
-    async def work(link: Link) -> None:
+    async def work(link: ProgramLink) -> None:
         with pytest.raises(InfraError, match="did not answer call"):
             await link.ask("call", 0.2)
 
@@ -134,7 +136,7 @@ def test_an_answer_to_nothing_is_left_alone(linked: Any) -> None:
 
 
 def test_a_program_that_refuses_the_taskset_is_ended(linked: Any) -> None:
-    async def nothing(link: Link) -> None:
+    async def nothing(link: ProgramLink) -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="no such"):

@@ -15,7 +15,7 @@ from nbrl.infra.own_code import folder_of
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.kinds.own import source_digest
 from nbrl.tasks.environments.questions import check, table_of
-from nbrl.tasks.environments.verifiers.link import Link, Opening
+from nbrl.tasks.environments.verifiers.link import ProgramLink, ProgramOpening
 from nbrl.tasks.environments.verifiers.sessions import VerifiersSource
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.reward.rules.rule import OUTCOME
@@ -81,13 +81,13 @@ class VerifiersEnvironment(Environment):
         return beside if beside.exists() and not (chosen and here.exists()) else here
 
     @property
-    def _opening(self) -> Opening:
+    def _opening(self) -> ProgramOpening:
         held_out = self.settings if self.held_out_settings is None else self.held_out_settings
         python = str(self._folder / "bin" / "python")
-        return Opening(python, self.taskset, {"train": self.settings, "held_out": held_out})
+        return ProgramOpening(python, self.taskset, {"train": self.settings, "held_out": held_out})
 
     async def _load(self, key: str) -> Tables:
-        link = await Link.open(self._opening)
+        link = await ProgramLink.open(self._opening)
         try:
             if self.held_out_settings is None:
                 rows = await self._tasks(link, key, "train", self.held_out + self.train)
@@ -102,7 +102,7 @@ class VerifiersEnvironment(Environment):
             check(table, f"{key}, {split}")
         return Tables(*tables)
 
-    async def _tasks(self, link: Link, key: str, split: str, count: int) -> list[dict[str, Any]]:
+    async def _tasks(self, link: ProgramLink, key: str, split: str, count: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         while len(rows) < count:
             page = await link.ask("tasks", TASKS_S, split=split, count=count - len(rows))

@@ -26,7 +26,7 @@ OURS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONSAFEPATH", "NBRL_OWN_CODE")  # of th
 
 
 @dataclass(frozen=True)
-class Opening:
+class ProgramOpening:
     """What a program is started with: the Python that has verifiers, a taskset, and its settings by split."""
 
     python: str
@@ -34,7 +34,7 @@ class Opening:
     settings: Mapping[str, Mapping[str, Any]]
 
 
-class Link:
+class ProgramLink:
     """A running program; use `open`. `fault` says why it cannot be asked any more."""
 
     def __init__(self, process: SpokenProcess) -> None:
@@ -47,7 +47,7 @@ class Link:
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, opening: Opening) -> "Link":
+    async def open(cls, opening: ProgramOpening) -> "ProgramLink":
         """Start a program. Raises ValueError for a taskset that it refuses, InfraError where it does not start."""
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
         link = cls(await SpokenProcess.start([opening.python, str(PROGRAM)], environment))

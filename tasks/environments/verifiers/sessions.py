@@ -17,7 +17,7 @@ from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.sessions import Asked, EpisodeSession, Sessions
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.infra.errors import InfraError
-from nbrl.tasks.environments.verifiers.link import Link, Opening
+from nbrl.tasks.environments.verifiers.link import ProgramLink, ProgramOpening
 
 START_S, END_S = 110.0, 20.0
 
@@ -26,7 +26,7 @@ START_S, END_S = 110.0, 20.0
 class VerifiersSource:
     """nbrl.agent.tools.sessions.SessionSource of a taskset. A call or a scoring may take `limit_s`."""
 
-    opening: Opening
+    opening: ProgramOpening
     success_from: float
     limit_s: float
     replayable: bool
@@ -42,17 +42,17 @@ class VerifiersSessions:
 
     def __init__(self, source: VerifiersSource) -> None:
         self._source = source
-        self._link: Link | None = None
+        self._link: ProgramLink | None = None
         self._opening = asyncio.Lock()
         self._numbers = itertools.count()
 
-    async def link(self) -> Link:
+    async def link(self) -> ProgramLink:
         """Return the running program, which is started again if it ended."""
         async with self._opening:
             if self._link is None or self._link.fault:
                 if self._link is not None:
                     await self._link.close()
-                self._link = await Link.open(self._source.opening)
+                self._link = await ProgramLink.open(self._source.opening)
             return self._link
 
     async def start(self, asked: Asked, seed: int) -> EpisodeSession:
@@ -75,7 +75,7 @@ class VerifiersSessions:
 class VerifiersSession:
     """nbrl.agent.tools.sessions.EpisodeSession of a trajectory."""
 
-    def __init__(self, link: Link, number: int, source: VerifiersSource) -> None:
+    def __init__(self, link: ProgramLink, number: int, source: VerifiersSource) -> None:
         self._link, self._number, self._source = link, number, source
         self.step = 0
         self.done = False
@@ -120,7 +120,7 @@ def _as_told(step: Step) -> dict[str, str]:
     return {"think": step.think, "code": step.code, "observation": step.observation}
 
 
-async def _ended(link: Link, number: int) -> None:
+async def _ended(link: ProgramLink, number: int) -> None:
     """Let the program forget a session; one that does not answer has forgotten it, or will be ended."""
     if not link.fault:
         with suppress(InfraError, ValueError):

@@ -10,7 +10,7 @@ CHARS, CAUSES = 600, 5
 INFRASTRUCTURE = (ProviderError, ConnectionError, TimeoutError, socket.gaierror, httpx.TransportError)
 
 
-class RefusedError(Exception):
+class TasksetRefusalError(Exception):
     """What was asked for cannot be done; whose fault that is, is known."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from verifiers.v1.utils.decorators import invoke
 
-from .errors import RefusedError, TooLongError, in_words, is_infrastructure
+from .errors import TasksetRefusalError, TooLongError, in_words, is_infrastructure
 from .traces import complete, new_trace
 
 PLAIN = ("", "0")
@@ -46,7 +46,7 @@ async def scored(task: Any, trace: Any) -> dict[str, Any]:
 
 
 async def check_scores(task: Any) -> None:
-    """Raises RefusedError unless the task begins and its hooks score a plain answer."""
+    """Raises TasksetRefusalError unless the task begins and its hooks score a plain answer."""
     try:
         for answer in PLAIN:
             trace = await prepared(task, 0)
@@ -60,7 +60,7 @@ async def check_scores(task: Any) -> None:
                 if answer == PLAIN[-1]:
                     raise
     except (Exception, TooLongError) as error:
-        raise RefusedError(f"its first task cannot be begun and scored: {in_words(error)}") from error
+        raise TasksetRefusalError(f"its first task cannot be begun and scored: {in_words(error)}") from error
 
 
 async def _score(task: Any, trace: Any) -> dict[str, Any]:

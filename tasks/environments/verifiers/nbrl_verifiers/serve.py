@@ -10,21 +10,21 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .episodes import Episodes
-from .errors import RefusedError, TooLongError, in_words
+from .episodes import TasksetEpisodes
+from .errors import TasksetRefusalError, TooLongError, in_words
 from .slices import sliced, unbound
-from .tasksets import Source
+from .tasksets import TasksetSource
 
 ANSWER_BYTES = 4 << 20
 THREADS = 256
 
 
-class Service:
+class TasksetService:
     """What can be asked: `open` first, then the others."""
 
     def __init__(self) -> None:
-        self._source: Source | None = None
-        self._episodes: Episodes | None = None
+        self._source: TasksetSource | None = None
+        self._episodes: TasksetEpisodes | None = None
 
     async def answer(self, request: dict[str, Any]) -> Any:
         match request["do"]:
@@ -32,11 +32,11 @@ class Service:
                 return None
             case "open":
                 unbound()  # imports
-                self._source = Source(request["taskset"], request["settings"], request["folder"])
-                self._episodes = Episodes(self._source)
+                self._source = TasksetSource(request["taskset"], request["settings"], request["folder"])
+                self._episodes = TasksetEpisodes(self._source)
                 return {"version": self._source.version}
         if self._source is None or self._episodes is None:
-            raise RefusedError("nothing was opened")
+            raise TasksetRefusalError("nothing was opened")
         match request["do"]:
             case "tasks":
                 unbound()  # data sets
@@ -53,15 +53,15 @@ class Service:
             case "end":
                 return await self._episodes.end(request["session"])
             case other:
-                raise RefusedError(f"there is no request {other!r}")
+                raise TasksetRefusalError(f"there is no request {other!r}")
 
 
-async def _answered(service: Service, line: bytes, out: int) -> None:
+async def _answered(service: TasksetService, line: bytes, out: int) -> None:
     request = json.loads(line)
     answer: dict[str, Any] = {"id": request["id"]}
     try:
         answer["ok"] = await service.answer(request)
-    except RefusedError as error:
+    except TasksetRefusalError as error:
         answer["refused"] = str(error)
     except (Exception, TooLongError) as error:
         answer["failed"] = in_words(error)
@@ -80,7 +80,7 @@ async def _serve(source: int, out: int) -> None:
     loop = asyncio.get_running_loop()
     loop.set_task_factory(sliced)
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
-    service, tasks = Service(), set[asyncio.Task[None]]()
+    service, tasks = TasksetService(), set[asyncio.Task[None]]()
 
     def begin(line: bytes) -> None:
         task = loop.create_task(_answered(service, line, out))

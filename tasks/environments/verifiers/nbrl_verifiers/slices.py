@@ -17,7 +17,7 @@ UNBOUNDED = "unbounded"
 """The name of a task whose pieces may take long: what is set up once for all trajectories."""
 
 
-class Sliced(Coroutine[Any, Any, Any]):
+class SlicedCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine that TooLongError is raised in when a piece of it takes too long."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
@@ -48,7 +48,7 @@ def sliced(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "
     """Return a task whose pieces are bounded: the task factory of a loop in the main thread."""
     signal.signal(signal.SIGPROF, _too_long)
     bounded = asyncio.iscoroutine(coroutine) and options.get("name") != UNBOUNDED
-    return asyncio.Task(Sliced(coroutine) if bounded else coroutine, loop=loop, **options)
+    return asyncio.Task(SlicedCoroutine(coroutine) if bounded else coroutine, loop=loop, **options)
 
 
 def unbound() -> None:

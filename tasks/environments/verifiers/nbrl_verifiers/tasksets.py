@@ -10,14 +10,14 @@ from verifiers.v1.session import hook_boundary
 from verifiers.v1.utils.decorators import discover_decorated
 from verifiers.v1.utils.loaders import taskset_class
 
-from .errors import RefusedError, in_words
+from .errors import TasksetRefusalError, in_words
 
 PAGE_CHARS = 1 << 20
 TASK_CHARS = 1 << 20
 
 
-class Source:
-    """The tasks of both splits. Raises RefusedError for a taskset that is not there, that is no taskset, or that needs more."""
+class TasksetSource:
+    """The tasks of both splits. Raises TasksetRefusalError for a taskset that is none, or that needs more."""
 
     def __init__(self, name: str, settings: dict[str, dict[str, Any]], folder: str) -> None:
         """`settings` are those of the taskset by split; its module may be in `folder`."""
@@ -27,9 +27,9 @@ class Source:
         try:
             self._class: type[vf.Taskset[Any, Any]] = taskset_class(name)
         except Exception as error:  # of anything that an import can do
-            raise RefusedError(f"{name} is no taskset that can be imported: {in_words(error)}") from error
+            raise TasksetRefusalError(f"{name} is no taskset that can be imported: {in_words(error)}") from error
         if reason := _beyond_class(name, self._class):
-            raise RefusedError(f"{name} cannot be used: {reason}")
+            raise TasksetRefusalError(f"{name} cannot be used: {reason}")
         self._configs = {split: self._config(name, given) for split, given in settings.items()}
         self._pages: dict[str, Iterator[Any]] = {}
 
@@ -68,7 +68,7 @@ class Source:
         try:
             return taskset_config_type(name).model_validate({**given, "id": name})
         except Exception as error:  # of validators of the taskset's own, too
-            raise RefusedError(f"{name} does not take these settings: {in_words(error)}") from error
+            raise TasksetRefusalError(f"{name} does not take these settings: {in_words(error)}") from error
 
 
 def _beyond_class(name: str, taskset: type[Any]) -> str:
@@ -90,17 +90,17 @@ def _row(task: Any, kind: type[Any]) -> dict[str, Any]:
     """Return a task as data: its question, all of it as JSON, and how long an agent may take."""
     where = f"its task {task.data.idx}"
     if reason := _beyond_task(task):
-        raise RefusedError(f"{where} cannot be used: {reason}")
+        raise TasksetRefusalError(f"{where} cannot be used: {reason}")
     data = task.data.model_dump_json()
     if len(data) > TASK_CHARS:
-        raise RefusedError(f"{where} has more than {TASK_CHARS} characters of JSON")
+        raise TasksetRefusalError(f"{where} has more than {TASK_CHARS} characters of JSON")
     try:
         again = kind.data_type().model_validate_json(data)
         same = again.model_dump_json() == data and type(task) is kind
     except ValueError:
         same = False
     if not same:
-        raise RefusedError(f"{where} is not the same after it was written as JSON and read as {kind.__name__}")
+        raise TasksetRefusalError(f"{where} is not the same after it was written as JSON and read as {kind.__name__}")
     return {"question": _question(task.data, where), "data": data, "deadline_s": task.data.timeout.agent}
 
 
@@ -120,16 +120,16 @@ def _beyond_task(task: Any) -> str:
 def _question(data: Any, where: str) -> str:
     """Return what the agent is asked: the task's instructions, and its prompt."""
     if data.prompt is None:
-        raise RefusedError(f"{where} cannot be used: it has no prompt, for a user opens it")
+        raise TasksetRefusalError(f"{where} cannot be used: it has no prompt, for a user opens it")
     messages = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
     texts = [data.system_prompt or ""]
     for message in messages:
         if message.role not in ("system", "user"):
-            raise RefusedError(f"{where} cannot be used: its prompt has a turn of the role {message.role}")
+            raise TasksetRefusalError(f"{where} cannot be used: its prompt has a turn of the role {message.role}")
         parts = (
             [message.content] if isinstance(message.content, str) else [getattr(each, "text", None) for each in message.content]
         )
         if None in parts:
-            raise RefusedError(f"{where} cannot be used: its prompt has a picture")
+            raise TasksetRefusalError(f"{where} cannot be used: its prompt has a picture")
         texts += parts
     return "\n\n".join(text for text in texts if text and text.strip())

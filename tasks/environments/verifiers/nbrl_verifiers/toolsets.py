@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import ValidationError
 
-from .errors import RefusedError, TooLongError, is_infrastructure
+from .errors import TasksetRefusalError, TooLongError, is_infrastructure
 
 CALLING: ContextVar[Any] = ContextVar("calling")  # the trace of the trajectory that calls
 # What a tool says of its arguments; the message of any other error may name paths or hold the ground truth.
@@ -26,7 +26,7 @@ SAID = (ValueError, ToolError)
 FAULT_CHARS = 600
 
 
-class Server:
+class ToolsetServer:
     """One set of tools. `name` is that of its tools' owner, `prefix` what verifiers begins their names with."""
 
     def __init__(self, toolset: Any) -> None:
@@ -51,19 +51,19 @@ class Server:
         return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await self._server.list_tools()]
 
     async def call(self, trace: Any, name: str, arguments: dict[str, Any]) -> tuple[Any, str]:
-        """Return the answer of a tool, and its text. Raises RefusedError where it raises, unless another machine is away."""
+        """Return the answer of a tool, and its text. Where it raises, TasksetRefusalError is raised, unless another machine is away."""
         CALLING.set(trace)
         try:
             result: Any = await self._server.call_tool(name, arguments)
         except TooLongError as error:
-            raise RefusedError(f"{name} took too long with these arguments") from error
+            raise TasksetRefusalError(f"{name} took too long with these arguments") from error
         except Exception as error:
             if is_infrastructure(error):
                 raise
-            raise RefusedError(_said(name, error)) from error
+            raise TasksetRefusalError(_said(name, error)) from error
         text = "\n".join(getattr(part, "text", f"<{part.type}>") for part in result.content)
         if result.is_error:
-            raise RefusedError(text[:FAULT_CHARS] or f"{name} failed and did not say why")
+            raise TasksetRefusalError(text[:FAULT_CHARS] or f"{name} failed and did not say why")
         structured = result.structured_content
         if not structured:
             return text, text
@@ -101,10 +101,10 @@ class Server:
 def _check(name: str, toolset: Any) -> None:
     config = toolset.config
     if getattr(config, "url", None):
-        raise RefusedError(f"its tools {name} are a server at an address; name that server in rollout.tools.mcp instead")
+        raise TasksetRefusalError(f"its tools {name} are a server at an address; name that server in rollout.tools.mcp instead")
     runtime = getattr(config, "runtime", None)
     if getattr(config, "colocated", False) or not isinstance(runtime, vf.SubprocessConfig | None):
-        raise RefusedError(f"its tools {name} run in a container, and nbrl's sandbox is none of verifiers'")
+        raise TasksetRefusalError(f"its tools {name} run in a container, and nbrl's sandbox is none of verifiers'")
 
 
 def _said(name: str, error: BaseException) -> str:

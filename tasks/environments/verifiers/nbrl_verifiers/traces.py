@@ -25,7 +25,7 @@ def add_call(trace: Any, call: dict[str, Any]) -> None:
 
 
 def complete(
-    trace: Any, task: Any, steps: list[dict[str, Any]], calls: list[dict[str, Any]], answer: str | None, status: str
+    trace: Any, task: Any, steps: list[dict[str, Any] | None], calls: list[dict[str, Any]], answer: str | None, status: str
 ) -> None:
     """Write all that happened into the trace: of each step what was thought, the cell, its calls and what was observed.
 
@@ -33,6 +33,8 @@ def complete(
     """
     nodes = _opening(task.data)
     for number, step in enumerate(steps):
+        if step is None:  # a summary of the context, which says nothing
+            continue
         made = [call for call in calls if call["step"] == number]
         said = vf.AssistantMessage(content=step["code"], reasoning_content=step["think"] or None)
         said.tool_calls = [_tool_call(call) for call in made] or None
