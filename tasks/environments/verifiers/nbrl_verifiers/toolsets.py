@@ -51,7 +51,7 @@ class ToolsetServer:
         return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in await self._server.list_tools()]
 
     async def call(self, trace: Any, name: str, arguments: dict[str, Any]) -> tuple[Any, str]:
-        """Return the answer of a tool, and its text. Where it raises, TasksetRefusalError is raised, unless another machine is away."""
+        """Return the answer of a tool, and its text. Raises TasksetRefusalError, unless another machine is away."""
         CALLING.set(trace)
         try:
             result: Any = await self._server.call_tool(name, arguments)
