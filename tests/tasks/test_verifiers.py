@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -29,6 +31,9 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.plan import EnvironmentPlan
 from nbrl.tasks.runs.recipes import load
+from tests.flows.conftest import NBRL
+from tests.flows.model_server import act, model_server
+from tests.processes import check_gone, mark
 from tests.tasks.scripted import play
 
 TASKSETS = Path(__file__).with_name("tasksets")
@@ -334,3 +339,20 @@ def test_trajectories_in_real_kernels_call_the_tools_and_are_paid_by_the_taskset
     scored = score_table(with_references(table, prompts), RewardSettings())
     assert scored["success"].to_pylist() == [1.0, 0.0, 0.0]
     assert json.loads(sold.outcome)["metrics"] == {"sold": 1.0, "calls": 3.0, "reward": 1.0}
+
+
+@pytest.mark.e2e
+def test_a_taskset_beside_a_recipe_is_evaluated_by_one_command(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    shutil.copy(TASKSETS / "reverse_words.py", tmp_path / "code")
+    (tmp_path / "code" / "mine.yaml").write_text(
+        "environments: {w: {kind: verifiers, taskset: reverse_words, train: 0, held_out: 10, prompt: Be brief.}}\n"
+    )
+    with model_server(act("submit_final_answer('rebma')")) as server:
+        line = ["evaluate", "code/mine.yaml", "--endpoint", f"{server.url}/v1", "--samples", "2", "--json"]
+        done = subprocess.run([str(NBRL), *line], cwd=tmp_path, env=mark("words"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    summary = json.loads(done.stdout)
+    assert (summary["trajectories"], summary["failed"]) == (20, 0)
+    assert summary["metrics"]["success"] == pytest.approx(0.1)
+    check_gone("words")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nbrl.agent.tools.sessions import SessionSource
+from nbrl.infra.closed import FREE
 from nbrl.infra.errors import InfraError
 from nbrl.infra.own_code import folder_of
 from nbrl.tasks.environments.environment import Environment, Tables
@@ -41,7 +42,9 @@ class VerifiersEnvironment(Environment):
     train: int = Field(1024, ge=0, le=100_000, description="tasks to train on")
     held_out: int = Field(256, ge=1, le=10_000, description="tasks to evaluate on")
     success_from: float = Field(0.99, allow_inf_nan=False, description="the reward from which a trajectory is a success")
-    timeout_s: float = Field(60.0, gt=0, le=3_600, description="how long a call of a tool, or the scoring, may take")
+    timeout_s: float = Field(
+        60.0, gt=0, le=3_600, description="how long a call of a tool, or the scoring, may take", json_schema_extra=FREE
+    )
     replayable: bool = Field(
         False, description="the same calls give the same answers and the same reward: `nbrl audit` makes them again"
     )
@@ -49,6 +52,7 @@ class VerifiersEnvironment(Environment):
         ".venv-verifiers",
         description="folder of the Python environment with verifiers, relative to the current folder or else to the repository; "
         "the repository's own first when not set",
+        json_schema_extra=FREE,
     )
 
     def load(self, key: str) -> Tables:
