@@ -7,12 +7,21 @@ from pydantic import Field
 
 from nbrl.tasks.environments.environment import WorldEnvironment
 from nbrl.tasks.environments.kinds.gym import GymEnvironment
+from nbrl.tasks.environments.kinds.openenv import OpenEnvEnvironment
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
 from nbrl.tasks.environments.kinds.verifiers import VerifiersEnvironment
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-AnyEnvironment = WorldEnvironment | FilesEnvironment | GymEnvironment | OwnEnvironment | HubEnvironment | VerifiersEnvironment
+AnyEnvironment = (
+    WorldEnvironment
+    | FilesEnvironment
+    | GymEnvironment
+    | OwnEnvironment
+    | HubEnvironment
+    | VerifiersEnvironment
+    | OpenEnvEnvironment
+)
 EnvironmentSettings = Annotated[AnyEnvironment, Field(discriminator="kind")]
 Environments = dict[str, EnvironmentSettings]
 

@@ -25,6 +25,8 @@ REACHING = (
     "rollout.tools.mcp.*.url",
     "rollout.tools.mcp.*.headers",
     "rollout.tools.own.*",
+    "environments.*.command",
+    "environments.*.url",
     "rollout.tools.search.engine",  # with the user's key
     "rollout.tools.search.base_url",
     "rollout.tools.search.model.base_url",

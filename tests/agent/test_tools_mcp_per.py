@@ -62,7 +62,7 @@ def test_trajectories_of_a_runner_share_a_server_where_the_settings_say_so() -> 
     ("words", "per", "expected"),
     [
         ((), "trajectory", ["['a']", "['b']", "['a', 'c']"]),
-        (("stateless",), "trajectory", ["['a']", "['a', 'b']", "['a', 'b', 'c']"]),
+        pytest.param(("stateless",), "trajectory", ["['a']", "['a', 'b']", "['a', 'b', 'c']"], marks=pytest.mark.more),
         pytest.param((), "runner", ["['a']", "['a', 'b']", "['a', 'b', 'c']"], marks=pytest.mark.more),
     ],
 )
@@ -134,6 +134,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.more
 def test_no_server_outlives_an_owner_that_is_killed(started: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
     try:
