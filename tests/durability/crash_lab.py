@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ import pyarrow.parquet as pq
 
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.sessions import Asked
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import prepare as prepare_module
 from nbrl.flows import train as train_module
@@ -50,6 +52,7 @@ from nbrl.tasks.reward.judge import ask
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
+from nbrl.tasks.rollout.sessions import SessionPool
 from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
@@ -93,6 +96,10 @@ LAG = {
         *("select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=2"),
     ],
 }
+WORLDS = [
+    *("environments.bank.kind=own", "environments.bank.place=tests.tasks.bank_world:Bank", "environments.bank.weight=1"),
+    *("iterations=1", "evaluate.questions=1"),
+]
 RUN, DIED = "r", 137
 ASKED = "asked.jsonl"  # in the home: what the rater was asked
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update, and between the stages of the update
@@ -164,8 +171,10 @@ class Fleet(DoubleFleet):
 class Runners:
     """Plays a trajectory for every row. What is sampled depends on the row's seed; the log-probs differ at every draw."""
 
-    def __init__(self, storage: Storage, fleet: Fleet, pause_s: float) -> None:
+    def __init__(self, storage: Storage, fleet: Fleet, pause_s: float, config: RunConfig) -> None:
         self._storage, self._fleet, self._pause_s = storage, fleet, pause_s
+        sources = {name: source for name, each in config.environments.items() if (source := each.session_source())}
+        self._sessions = SessionPool(sources, 5.0)
         self.map_tables = map_here
 
     async def run(
@@ -184,11 +193,28 @@ class Runners:
         for row in rows:
             if row["id"] not in known:
                 await asyncio.sleep(self._pause_s)
-                played = self._play(row, engines()[0].version or "")
+                played = await self._with_session(row, self._play(row, engines()[0].version or ""))
                 place = chunks.write(self._storage, plan.chunks, to_table([played]))
                 index = pa.concat_tables([index, index_of([played], *place)])
         self._fleet.sampling -= 1
         return in_order(index, [row["id"] for row in rows])
+
+    async def _with_session(self, row: dict[str, Any], trajectory: Trajectory) -> Trajectory:
+        """The trajectory with calls of a real session, if its environment has any."""
+        if row["reference"] is None:
+            return trajectory
+        asked = Asked(row["group"], row["question"], row["ability"], row["environment"], row["reference"])
+        async with self._sessions.session(asked, row["seed"]) as session:
+            assert session is not None
+            opening = await session.observe()
+            toolbox = Toolbox(session.tools, {tool.name for tool in session.tools})
+            for call in (("deposit", {"amount": row["seed"] % 7}), ("draw", {}), ("deposit", {"amount": 5})):
+                with suppress(ValueError):
+                    await toolbox.call(*call)
+            trajectory.steps[0].tool_calls = toolbox.take_calls()
+            trajectory.environment, trajectory.question = row["environment"], f"{row['question']}\n\n{opening}"
+            trajectory.outcome = await session.outcome(trajectory)
+        return trajectory
 
     def _play(self, row: dict[str, Any], version: str) -> Trajectory:
         draw = random.Random(row["seed"])
@@ -314,7 +340,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
         delivery: Any = InlineDelivery(MlflowSync(config, storage, run, tracking))
         pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
-        pools: list[Any] = [Runners(storage, fleet, pause_s) for _ in range(at_once)]
+        pools: list[Any] = [Runners(storage, fleet, pause_s, config) for _ in range(at_once)]
         learner: Any = Learner(storage, death, reads=config.update.tis is not None)
         up()
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))

@@ -19,7 +19,7 @@ from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run
 from tests.durability.conftest import Labs
-from tests.durability.crash_lab import DIED, LAG, RUN, Lab
+from tests.durability.crash_lab import DIED, LAG, RUN, WORLDS, Lab
 from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process
@@ -125,6 +125,24 @@ def test_a_run_with_few_states_or_with_lag_can_be_killed_in_front_of_any_of_its_
     undisturbed = undisturbed_with_lag(lag)
     for point in range(1, undisturbed["steps"] + 1):
         check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
+
+
+@pytest.mark.more
+def test_a_run_with_sessions_ends_with_the_same_ones_however_it_was_killed_and_its_audit_plays_them_again(
+    labs: Labs, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    done = labs[0].train(whole / "root", whole / "home", overrides=WORLDS)
+    assert done["status"] == 0, done["said"]
+    undisturbed = {"steps": done["steps"], "state": state(whole), "overrides": WORLDS}
+    storage = Storage(StorageSettings(root=str(whole / "root")))
+    run = known_run(storage, RUN)
+    audit = Audit(storage, stored_config(storage, run), run, lambda said: None)
+    assert list(audit.contradictions()) == []
+    assert audit.sessions.sessions >= 6
+    for share in (0.2, 0.4, 0.6, 0.8):
+        point = round(share * done["steps"])
+        check(labs, undisturbed, tmp_path / f"{point}", point, [WAYS[point % 3]])
 
 
 CORRECTED = ["iterations=3", "pipeline.lag=1", "update.tis.kind=mask_tokens", "checkpoints.keep_last=2"]
