@@ -25,10 +25,11 @@ from nbrl.tasks.environments.files import read_passages
 from nbrl.tasks.environments.tables import SUFFIXES
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import check_began_with, model_folder, run_of, subject_of_run
+from nbrl.tasks.reward.rules.rule import OF_SESSIONS
 from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import check_acting, from_settings, load, trusted_config
-from nbrl.tasks.runs.run import known_run
+from nbrl.tasks.runs.run import Run, known_run
 
 ALWAYS = ("agent", "rollout.tools", "sandbox", "home")  # settings that act on every question
 SAMPLED = ("evaluate.sampling", "seed")  # where a model is asked
@@ -75,6 +76,16 @@ def of_recipe(
     return Equipped(config, Equipment(_corpus(config, corpus, None, say)))
 
 
+def _check_asked(storage: Storage, run: Run, config: RunConfig, environment: str) -> None:
+    """Raises ConfigError for an environment whose questions have sessions, which begin with these questions only."""
+    contents = stored.contents(storage, run.layout.data, config.environments)
+    if contents is not None and contents[environment].rules & {*OF_SESSIONS}:
+        raise ConfigError(
+            f"the tasks of environments.{environment} are done in sessions, which begin with its own questions: `nbrl evaluate` "
+            f"asks them, and `nbrl show {run.name}` shows what was done"
+        )
+
+
 @contextmanager
 def of_run(
     storage: Storage,
@@ -100,6 +111,7 @@ def of_run(
     name = next(iter(config.environments)) if environment is None else environment
     if name not in config.environments:
         raise ConfigError(f"run {run!r} has no environment {name!r}; {did_you_mean(name, list(config.environments))}")
+    _check_asked(storage, known, config, name)
     settings, place = config.environments[name], stored.corpora(storage, known.layout.data, config.environments).get(name)
     if corpus is None and place is not None:
         passages = open_corpus(Home(config.home), place.digest, lambda: storage.read_table(*place)["passage"], say)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.stored import Home, Root, read_alone
+from nbrl.flows.cli.stored import Home, Root, Trust, read_alone
 from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ def show(
             metavar="FILE.ipynb", help="write the trajectory, its newest copy, as a Jupyter notebook instead of showing it"
         ),
     ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="play the session of the trajectory again by its recorded calls, and compare")
+    ] = False,
+    trust: Trust = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -81,17 +85,38 @@ def show(
 ) -> None:
     """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
     from nbrl.flows.display.wanted import Wanted
+    from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.runs.run import named
 
     name, _, identity = (trajectory or "").partition("/")
     run, updates = named(name) if trajectory is not None else ("", None)
     filters = Wanted(status, ability, environment, iteration, updates, held_out, best, worst)
     _check(run, identity, filters, group, notebook, html)
+    if replay and (not identity or notebook is not None or html is not None):
+        raise ConfigError(
+            "--replay plays the session of one trajectory; name it as RUN/TRAJECTORY, without --notebook and --html"
+        )
+    if trust and not replay:
+        raise ConfigError("--trust acts only with --replay, which runs the code of the run's environments; leave it out")
     storage = read_alone(home, root)
     if trajectory is None:
         _runs(storage)
+    elif replay:
+        _replay(storage, run, identity, filters, trust)
     else:
         _show(storage, run, identity, limit, filters, group, notebook, html)
+
+
+def _replay(storage: "Storage", run: str, identity: str, wanted: "Wanted", trust: bool) -> None:
+    from nbrl.flows.display.listing import find
+    from nbrl.flows.display.sessions import replayed
+    from nbrl.tasks.layout.runs import title_of
+
+    key, match, _ = find(storage, run, identity, wanted)[-1]
+    sentence, same = replayed(storage, key, run, match, trust)
+    out.print(f"{title_of(key)}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    if not same:
+        raise typer.Exit(1)
 
 
 def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | None, html: Path | None) -> None:

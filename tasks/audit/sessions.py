@@ -7,13 +7,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from nbrl.agent.errors import SessionError
 from nbrl.agent.text import with_files
 from nbrl.agent.tools.base import GIVEN_UP, WAITED
 from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.agent.trajectory import Status, ToolCall, Trajectory
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Environment
+from nbrl.tasks.layout.runs import stage_of
+from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.rollout.sessions import SessionPool
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Scope
+from nbrl.tasks.seeds import derive_seed
 
 AT_ONCE = 32
 SHOWN_CHARS = 120
@@ -90,6 +101,20 @@ class SessionReplay(AbstractContextManager["SessionReplay"]):
             return "its session has another outcome now"
         self.counts.sessions += 1
         return ""
+
+
+def row_of(storage: Storage, run: Run, key: str, trajectory: Trajectory) -> dict[str, Any]:
+    """Return the row by which a trajectory in the table `key` of a run or evaluation was made. Raises DamagedError."""
+    held_out, number = stage_of(key) or (True, 0)
+    questions = stored.read(storage, run.layout.data, "held_out" if held_out else "train")
+    ids = [trajectory.group, trajectory.group.rpartition(".")[0]]  # after the first epoch with its number behind
+    asked = questions.filter(pc.is_in(questions["id"], pa.array(ids)))
+    if len(asked) != 1:
+        raise DamagedError(f"there is no question of {trajectory.id} in {storage.uri(run.layout.data.digests)}")
+    scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=number - 1)
+    seed = derive_seed(run.seed, "evaluate") if held_out else scope.draw("rollout")
+    rows = task_rows(asked.append_column("group", pa.array([trajectory.group])), trajectory.sample + 1, seed)
+    return rows[trajectory.sample]
 
 
 async def _answer(call: Any) -> tuple[bool, str]:

@@ -55,7 +55,7 @@ def shell(word: str) -> str:
 
 def test_every_block_is_known() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "yaml", "sh"}
-    assert len(BLOCKS) == 16
+    assert len(BLOCKS) == 20
 
 
 @pytest.mark.more
@@ -93,6 +93,13 @@ def test_a_class_of_ones_own_is_an_environment(folder: Path) -> None:
     assert "# survey: 20 iterations" in plan
     environments = yaml.safe_load(plan)["environments"]
     assert [(name, each.get("weight", 1.0)) for name, each in environments.items()] == [("harbour", 3.0), ("survey", 1.0)]
+
+
+@pytest.mark.more
+def test_a_world_of_ones_own_is_an_environment(folder: Path) -> None:
+    first, plan = run(folder, shell("log.yaml")).split("\n", 1)
+    assert first == "The log is empty; 4 depths are missing. [1, 2, 3, 4] True {'depths': [3.9, 4.2, 4.0, 5.1]}"
+    assert "# log: 20 iterations" in plan
 
 
 def settings_of_environments(word: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ THINGS = ("lamp", "book", "cup", "rope", "coin", "map")
 START, KEY = "hall", "key"
 HELD_OUT = 1 << 20  # first seed of the held-out houses
 MOST_CALLS = 60
-AIMLESS = 20  # calls of a demonstration without an aim; the agent's limit of steps ends it
 TAKEN = 0.3  # of the reward, for the thing in hand
 Ability = Literal["fetch", "find", "locked"]
 
@@ -153,27 +152,21 @@ class Rooms(World):
         return Score(success=ended["reached"], value=value, facets={"found": ended["found"], "calls": ended["calls"]})
 
     def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
+        """Show the four calls in their order. Without `good` the rooms are drawn at random."""
         house = self._house(question.reference)
         if not good:
-            return self._aimless(house, rng)
-        rooms = [house.place] if question.ability == "fetch" else house.rooms[: house.rooms.index(house.place) + 1]
-        moves = [("go and see", f"go('{room}')") for room in rooms]
+            rooms, target = [rng.choice(house.rooms)], rng.choice(house.rooms)
+        else:
+            fetched = question.ability == "fetch"
+            rooms = [house.place] if fetched else house.rooms[: house.rooms.index(house.place) + 1]
+            target = house.target
         return [
-            *moves,
-            ("take it", f"take('{house.thing}')"),
-            ("bring it there", f"go('{house.target}')"),
-            ("put it down", f"put('{house.thing}')"),
+            *(("go there and see", f"go('{room}')") for room in rooms),
+            ("take it with me", f"take('{house.thing}')"),
+            ("bring it over there", f"go('{target}')"),
+            ("put it down here", f"put('{house.thing}')"),
+            *([] if good else [("that is all I do", "submit_final_answer('done')")]),
         ]
-
-    def _aimless(self, house: House, rng: random.Random) -> list[tuple[str, str]]:
-        """Return calls that are drawn at random: they show which there are, and nothing about when."""
-        moves = []
-        for _ in range(AIMLESS):
-            room, thing = rng.choice(house.rooms), rng.choice([house.thing, house.thing, rng.choice(THINGS)])
-            moves.append(
-                rng.choice([("go and see", f"go('{room}')"), ("take it", f"take('{thing}')"), ("put it down", f"put('{thing}')")])
-            )
-        return moves
 
     def _house(self, reference: Any) -> House:
         return House(reference["seed"], self._rooms, reference["ability"])

@@ -158,6 +158,6 @@ class Shop(World):
     def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
         case = Case.make(question.reference["seed"], question.reference["ability"])
         decision = case.right if good else rng.choice(("refund", "repair", "refuse"))
-        ask = [("ask which order", "ask('order number?')")] if question.ability == "asked" else []
-        look = [*ask, ("look it up", f"order({case.order.number})")] if good or rng.random() < 0.7 else []
-        return [*look, (f"I say {decision}", f"decide('{decision}')")]
+        ask = [("ask which order it is", "ask('order number?')")] if question.ability == "asked" else []
+        look = [*ask, ("look the order up", f"order({case.order.number})")] if good or rng.random() < 0.7 else []
+        return [*look, ("now I decide it", f"decide('{decision}')")]
