@@ -3,7 +3,8 @@
 Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--lag N [--uncorrected]] [--set section.key=value …]
 
 `tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
-train a shipped tiny policy. `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
+train a shipped tiny policy. `worlds` is worlds-cpu, two worlds with sessions, after the warm start `tiny-worlds`, which is made once
+and whose seconds are printed. `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
 pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
 (em_after).
 
@@ -26,12 +27,12 @@ import time
 from pathlib import Path
 
 from hardware import cpu_machine
-from pretrained import evaluated, fetched, warmed
+from pretrained import evaluated, fetched, made, warmed
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
 PRETRAINED = ("smollm2-135m", "smollm2-135m-format", "smollm2-135m-long")
-RECIPES = {"tiny": "tiny-cpu", "mixed": "mixed-cpu", **{name: name for name in PRETRAINED}}
+RECIPES = {"tiny": "tiny-cpu", "mixed": "mixed-cpu", "worlds": "worlds-cpu", **{name: name for name in PRETRAINED}}
 
 
 def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) -> dict[str, object]:
@@ -108,6 +109,8 @@ def main() -> None:
     parser.add_argument("--uncorrected", action="store_true")
     arguments = parser.parse_args()
     overrides = [*lagging(arguments.lag, arguments.uncorrected), *arguments.overrides]
+    if arguments.recipe == "worlds":
+        made(NBRL, ROOT, "tiny-worlds")
     base = evaluated(NBRL, ROOT, arguments.recipe, fetched(NBRL, ROOT)) if arguments.recipe in PRETRAINED else {}
     results = []
     for seed in arguments.seeds.split(","):

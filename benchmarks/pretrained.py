@@ -20,6 +20,15 @@ def fetched(nbrl: str, root: Path) -> Path:
     return folder
 
 
+def made(nbrl: str, root: Path, recipe: str) -> None:
+    """Make the policy of a warm start from nothing where its training looks for it, unless it is there."""
+    folder = root / "models" / recipe
+    if not folder.exists():
+        started = time.monotonic()
+        subprocess.run([nbrl, "warmstart", str(folder), "--recipe", recipe], cwd=root, check=True)
+        print(json.dumps({"recipe": recipe, "seconds_warm": round(time.monotonic() - started, 1)}), flush=True)
+
+
 def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, float]:
     """Held-out metrics of a model in a folder, by metric; by its name the evaluation is found again."""
     command = [nbrl, "evaluate", recipe, "--model", str(model), "--set", f"policy.path={model}", "--json"]
