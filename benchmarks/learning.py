@@ -3,8 +3,8 @@
 Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--lag N [--uncorrected]] [--set section.key=value …]
 
 `tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
-train a shipped tiny policy. `worlds` is worlds-cpu, two worlds with sessions, after the warm start `tiny-worlds`, which is made once
-and whose seconds are printed. `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
+train a shipped tiny policy. `worlds` is worlds-cpu, two worlds with sessions; its policy, that of `tiny-worlds`, is made once.
+`smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
 pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
 (em_after).
 

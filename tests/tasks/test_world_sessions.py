@@ -1,11 +1,13 @@
 """Worlds: a session for each trajectory, by real kernels and the real scorer."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nbrl.agent.trajectory import from_table
+from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.sessions import Replayed, SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.layout.runs import DataLayout
@@ -60,3 +62,23 @@ def test_each_trajectory_has_a_session_that_opens_bounds_ends_and_scores_it(
     scored = score_table(with_references(table, prompts), RewardSettings())
     assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0]
     assert scored["qa"].to_pylist()[1:3] == [0.3, 0.5]
+    check_replays(rows, made)
+
+
+def check_replays(rows: list[dict[str, Any]], made: list[Trajectory]) -> None:
+    """The sessions are the same again, and another answer, outcome, opening or seed is named."""
+    with SessionReplay({"bank": BANK}, 5.0) as again:
+        assert list(again.contradictions(rows, made)) == []
+        assert again.counts == Replayed(sessions=3)
+        reached, wrong = made[0].model_copy(deep=True), made[2].model_copy(deep=True)
+        reached.steps[0].tool_calls[0].result = "5"
+        wrong.outcome = wrong.outcome.replace("5", "10")
+        others = [{**row, "seed": row["seed"] + 1} for row in rows]
+        assert list(again.contradictions(rows, [reached, wrong])) == [
+            f'{made[0].id}: in step 1 deposit({{"amount": 4}}) was 5 and is now 4',
+            f"{made[2].id}: its session has another outcome now",
+        ]
+        (drawn,) = again.contradictions(others, [made[2]])
+        assert "draw({}) was" in drawn
+        reached.question += "!"
+        assert list(again.contradictions(rows, [reached])) == [f"{made[0].id}: its session begins otherwise"]
