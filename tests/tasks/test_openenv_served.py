@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.plan import EnvironmentPlan
 from nbrl.tasks.runs.recipes import load
+from tests.flows.conftest import NBRL
+from tests.flows.model_server import act, model_server
 from tests.processes import KEY, check_gone, mark, marked, told
 from tests.tasks.scripted import play
 
@@ -75,6 +78,21 @@ def test_a_server_that_ended_is_started_again_and_ends_with_its_owner(started: s
 def test_a_server_that_does_not_start_is_an_error_before_any_work(started: str, words: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"^environments.e: its server {reason}"):
         environment(started, *words).load("environments.e")
+
+
+@pytest.mark.e2e
+def test_a_recipe_with_a_server_is_evaluated_by_one_command(started: str, tmp_path: Path) -> None:
+    command = json.dumps([*environment(started).command])
+    (tmp_path / "game.yaml").write_text(
+        f"environments: {{game: {{kind: openenv, command: {command}, full_reward: 2, train: 0, held_out: 10}}}}\n"
+    )
+    with model_server(act("guess(3)\nsubmit_final_answer('it is 3')")) as server:
+        line = ["evaluate", "game.yaml", "--endpoint", f"{server.url}/v1", "--samples", "2", "--json"]
+        done = subprocess.run([str(NBRL), *line], cwd=tmp_path, env=mark(started), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    summary = json.loads(done.stdout)
+    assert (summary["trajectories"], summary["failed"]) == (20, 0)
+    assert summary["metrics"]["success"] == pytest.approx(0.1)  # one of ten numbers is 3
 
 
 PLAYS = [

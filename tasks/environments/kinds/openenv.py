@@ -12,6 +12,7 @@ from nbrl.agent.errors import AgentError
 from nbrl.agent.text import check_address
 from nbrl.agent.tools.sessions import Asked, GuardedSession, check_names
 from nbrl.agent.tools.settings import BUILT_IN
+from nbrl.infra.closed import FREE
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.openenv.connection import CALL_S, page
 from nbrl.tasks.environments.openenv.server import PORT
@@ -28,11 +29,12 @@ class OpenEnvEnvironment(Environment):
     """An environment that a server of OpenEnv gives. Each trajectory is an episode of its own, each question a seed."""
 
     kind: Literal["openenv"] = Field(description="an environment behind a server that speaks OpenEnv's protocol")
-    url: str = Field("", description="address of a server, as http://host:port")
+    url: str = Field("", description="address of a server, as http://host:port", json_schema_extra=FREE)
     command: tuple[str, ...] = Field(
         (),
         description="instead of url: program and arguments that start a server on this machine, one for each runner; {port} is "
         "the port on which it must listen",
+        json_schema_extra=FREE,
     )
     text: str = Field("", max_length=20_000, description="the task in words; when not set, the server's description of itself")
     full_reward: float = Field(
@@ -52,7 +54,7 @@ class OpenEnvEnvironment(Environment):
     seed: int = Field(
         0, ge=0, le=1_000_000_000, description="the first seed to train on; the first one to evaluate on is 100 000 above it"
     )
-    train: int = Field(1024, ge=1, le=MOST, description="seeds to train on")
+    train: int = Field(1024, ge=0, le=MOST, description="seeds to train on")
     held_out: int = Field(64, ge=1, le=MOST, description="seeds to evaluate on")
 
     @field_validator("url")
