@@ -15,6 +15,7 @@ import pytest
 from nbrl.agent.tools.sessions import Asked
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.openenv import OpenEnvEnvironment
 from nbrl.tasks.errors import ConfigError
@@ -41,9 +42,9 @@ def started() -> Iterator[str]:
     check_gone(token)
 
 
-def environment(started: str, *words: str) -> OpenEnvEnvironment:
+def environment(started: str, *words: str, replayable: bool = False) -> OpenEnvEnvironment:
     command = ["env", f"{KEY}={mark(started)[KEY]}", *(words or (sys.executable, FAKE, "{port}"))]
-    return OpenEnvEnvironment(kind="openenv", command=command, full_reward=2.0, train=4, held_out=1)
+    return OpenEnvEnvironment(kind="openenv", command=command, full_reward=2.0, train=4, held_out=1, replayable=replayable)
 
 
 @pytest.mark.process
@@ -111,7 +112,7 @@ PLAYS = [
 def test_trajectories_play_an_episode_each_and_are_paid_by_the_server(
     started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = environment(started)
+    made = environment(started, replayable=True)
     storage, layout = Storage(StorageSettings(root=str(tmp_path / "root"))), DataLayout("data")
     stored.write({"game": made}, storage, layout)
     config = load("tiny-cpu", ["agent.context_tokens=900", "agent.action_tokens=400", "rollout.attempts=1"])
@@ -128,6 +129,11 @@ def test_trajectories_play_an_episode_each_and_are_paid_by_the_server(
     ]  # fmt: skip
     seen = [step.observation for each in trajectories for step in each.steps]
     assert not [text for text in seen if "reward" in text and "unexpected" not in text]
+    with SessionReplay({"game": made}, 60.0) as again:
+        assert list(again.contradictions(rows, trajectories)) == []
+        assert again.counts.sessions == len(PLAYS)
+        trajectories[0].outcome = json.dumps(json.loads(trajectories[0].outcome) | {"reward": 1000.0})
+        assert "another outcome" in next(again.contradictions(rows, trajectories[:1]))
     scored = score_table(with_references(table, prompts), RewardSettings(qa=1.0, format=0.0, execution=0.0))
     assert scored["success"].to_pylist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
     paid = scored["step_rewards"].to_pylist()
