@@ -17,6 +17,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from nbrl.agent.tools.functions import tool
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.sessions import Asked
 from nbrl.agent.tools.settings import ToolSettings
+from nbrl.infra.process.child import free_port, port_in_use
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.environments.own_world import WorldSource, reference_of
 from nbrl.tasks.environments.worlds.rooms import Rooms
@@ -53,7 +55,7 @@ async def main(url, episodes, calls):
         async with GenericEnvClient(base_url=url) as client:
             await client.reset()
             for _ in range(calls):
-                await client.step({"type": "call_tool", "tool_name": "echo_message", "arguments": {"message": "hall"}})
+                await client.step({"message": "hall"})
     print(json.dumps([time.perf_counter() - started[0], time.process_time() - started[1]]))
 
 
@@ -120,29 +122,25 @@ async def nbrl(episodes: int, rounds: int) -> dict[str, list[tuple[float, float]
 
 
 def openenv(python: str, episodes: int, rounds: int) -> list[tuple[float, float]]:
-    """Return seconds and the client's processor seconds of OpenEnv's own loop against its own echo server."""
-    port = "8765"
-    server = subprocess.Popen(
-        [python, "-m", "uvicorn", "echo_env.server.app:app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"],
-    )
-    try:
-        time.sleep(5)
-        return [
-            tuple(
-                json.loads(
-                    subprocess.run(
-                        [python, "-c", ECHO, f"http://127.0.0.1:{port}", str(episodes), str(CALLS)],
-                        capture_output=True,
-                        text=True,
-                        check=True,
-                    ).stdout
-                )
-            )
-            for _ in range(rounds)
-        ]
-    finally:
-        server.terminate()
-        server.wait()
+    """Return seconds and the client's processor seconds of OpenEnv's own loop against the echo environment that it writes."""
+    port = str(free_port())
+    with tempfile.TemporaryDirectory() as folder:
+        init = [str(Path(python).with_name("openenv")), "init", "echo_test", "--output-dir", folder]
+        subprocess.run(init, check=True, capture_output=True)
+        served = [python, "-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"]
+        with subprocess.Popen(served, cwd=Path(folder, "echo_test")) as server:
+            try:
+                while not port_in_use(int(port)):
+                    time.sleep(0.1)
+                return [_echoed(python, port, episodes) for _ in range(rounds)]
+            finally:
+                server.terminate()
+
+
+def _echoed(python: str, port: str, episodes: int) -> tuple[float, float]:
+    command = [python, "-c", ECHO, f"http://127.0.0.1:{port}", str(episodes), str(CALLS)]
+    seconds, used = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return seconds, used
 
 
 def line(way: str, episodes: int, found: list[tuple[float, float]]) -> dict[str, Any]:
