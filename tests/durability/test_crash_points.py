@@ -127,22 +127,35 @@ def test_a_run_with_few_states_or_with_lag_can_be_killed_in_front_of_any_of_its_
         check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
 
 
-@pytest.mark.more
-def test_a_run_with_sessions_ends_with_the_same_ones_however_it_was_killed_and_its_audit_plays_them_again(
-    labs: Labs, tmp_path: Path
-) -> None:
-    whole = tmp_path / "whole"
+@pytest.fixture(scope="module")
+def undisturbed_with_sessions(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    whole = tmp_path_factory.mktemp("whole-with-sessions")
     done = labs[0].train(whole / "root", whole / "home", overrides=WORLDS)
     assert done["status"] == 0, done["said"]
-    undisturbed = {"steps": done["steps"], "state": state(whole), "overrides": WORLDS}
     storage = Storage(StorageSettings(root=str(whole / "root")))
     run = known_run(storage, RUN)
     audit = Audit(storage, stored_config(storage, run), run, lambda said: None)
     assert list(audit.contradictions()) == []
     assert audit.sessions.sessions >= 6
-    for share in (0.35, 0.7):
-        point = round(share * done["steps"])
-        check(labs, undisturbed, tmp_path / f"{point}", point, [WAYS[point % 3]])
+    return {"steps": done["steps"], "state": state(whole), "overrides": WORLDS}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("share", [0.35, 0.7])
+def test_a_run_with_sessions_ends_with_the_same_ones_however_it_was_killed_and_its_audit_plays_them_again(
+    labs: Labs, undisturbed_with_sessions: dict[str, Any], tmp_path: Path, share: float
+) -> None:
+    point = round(share * undisturbed_with_sessions["steps"])
+    check(labs, undisturbed_with_sessions, tmp_path, point, [WAYS[point % 3]])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_with_sessions_can_be_killed_in_front_of_any_of_its_writes(
+    labs: Labs, undisturbed_with_sessions: dict[str, Any], tmp_path: Path
+) -> None:
+    for point in range(1, undisturbed_with_sessions["steps"] + 1):
+        check(labs, undisturbed_with_sessions, tmp_path / "each", point, [WAYS[point % 3]])
 
 
 CORRECTED = ["iterations=3", "pipeline.lag=1", "update.tis.kind=mask_tokens", "checkpoints.keep_last=2"]
