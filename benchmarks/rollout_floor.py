@@ -134,7 +134,7 @@ class Floors:
         plan = RoundPlan("", (), config.sampling, config.engine)
 
         async def play(trajectory: Trajectory) -> None:
-            hidden = ("files", "collect", "answers", "reference", "max_steps", "deadline_s")
+            hidden = ("files", "collect", "answers", "question_id", "reference", "max_steps", "deadline_s")
             given = {name: value for name, value in rows[trajectory.id].items() if name not in hidden}
             task = Task(**given, instruction=self._environments[given["environment"]].prompt)
             policy = Replayed(trajectory, self._stop_ids)

@@ -91,7 +91,7 @@ class Tasks:
 
     def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
         """Return the questions of a split, the same at every call."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method questions; write it")
 
     def corpus(self) -> Iterable[str]:
         """Return the passages for the tool `search`."""
@@ -158,4 +158,4 @@ class World(Tasks):
         """Return a new session. All trajectories of a question get the same `question`, with its reference, and each a `seed`
         of its own. It may be `async`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method start; write it")

@@ -19,6 +19,7 @@ RECORDED_TOTAL = 8 << 20
 SHORT_CHARS = 4_000
 GIVEN_UP = "CancelledError: the cell gave up on it"
 WAITED = "the cell gave up on it before it began"
+OVER = "the trajectory has ended"
 BROKEN = "the environment does not answer; the task ends here"
 
 
@@ -86,11 +87,17 @@ class Toolbox:
         self._calls: list[ToolCall] = []
         self._unrecorded = 0
         self._room = RECORDED_TOTAL
+        self._ended = False
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Call a tool; its exceptions pass through. The caller bounds its time and passes only names of `tools`."""
-        started = time.perf_counter()
+        if self._ended:
+            raise RuntimeError(OVER)
+        started, task = time.perf_counter(), asyncio.current_task()
         ok, answer = False, ""
+        if task is not None:
+            self._under_way.add(task)
         try:
             result = await self.tools[name].call(arguments)
             answer = json.dumps(result)
@@ -107,7 +114,16 @@ class Toolbox:
             answer = json.dumps(f"{type(error).__name__}: {error}")
             raise
         finally:
+            self._under_way.discard(task)  # type: ignore[arg-type]
             self._record(name, arguments, answer, ok, time.perf_counter() - started)
+
+    async def end(self) -> None:
+        """Take no call from now on, and give up those under way, which are recorded as such."""
+        self._ended = True
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     def _record(self, name: str, arguments: dict[str, Any], answer: str, ok: bool, seconds: float) -> None:
         if len(self._calls) >= RECORDED_CALLS and name not in self._stateful:

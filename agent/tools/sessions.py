@@ -7,7 +7,7 @@ the cell reads; any other exception is an infrastructure fault, as is one of `st
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -137,14 +137,15 @@ class GuardedSession:
         return text
 
     async def close(self) -> None:
-        """End the session, whatever it still does; a fault of that costs the trajectory nothing."""
+        """End the session, and first the calls that it still answers; a fault of that costs the trajectory nothing."""
         try:
             async with asyncio.timeout(self._limit_s):
+                for call in self._calls:
+                    call.cancel()
+                await asyncio.gather(*self._calls, return_exceptions=True)
                 await self._session.close()
         except Exception:
             _log.warning("a session of the environment %s was not closed", self._environment, exc_info=True)
-        for call in self._calls:
-            call.cancel()
 
     async def call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Call a tool of the session. Raises ValueError where the session refuses the call."""
@@ -187,16 +188,19 @@ class GuardedSession:
             raise _fault(self._environment, complaint, error, self._limit_s) from error
 
 
-def check_names(environment: str, tools: Sequence[Tool], stateful: Sequence[Tool]) -> None:
-    """Raises SessionError if a tool of a session has no usable name, or that of another tool."""
-    taken = {tool.name for tool in tools}
+def check_names(environment: str, others: Iterable[str], stateful: Sequence[Tool]) -> None:
+    """Raises SessionError if a tool of a session has no usable name, or that of one of the `others` or another tool."""
+    taken = {*others}
     for tool in stateful:
         try:
             check_tool_name(tool.name)
         except ToolError as error:
             raise SessionError(f"{environment}: its session has an unusable tool: {error}") from error
         if tool.name in taken:
-            raise SessionError(f"{environment}: its session has the tool {tool.name!r}, and there is another one of this name")
+            raise SessionError(
+                f"{environment}: its session has the tool {tool.name!r}, and there is another one of this name; rename it, or "
+                "leave the other one out of the environment's tools"
+            )
         taken.add(tool.name)
 
 

@@ -73,7 +73,7 @@ class SessionReplay(AbstractContextManager["SessionReplay"]):
         if not self._sources[row["environment"]].replayable:
             self.counts.not_replayable += 1
             return ""
-        asked = Asked(row["group"], row["question"], row["ability"], row["environment"], row["reference"])
+        asked = Asked(row["question_id"], row["question"], row["ability"], row["environment"], row["reference"])
         try:
             async with self._pool.session(asked, row["seed"]) as session:
                 return "" if session is None else await self._compared(row, trajectory, session)

@@ -6,13 +6,13 @@ import importlib
 import inspect
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from nbrl.agent.errors import AgentError, SessionError
+from nbrl.agent.errors import AgentError, SessionError, ToolError
 from nbrl.agent.tools.base import Tool
 from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.sessions import Asked, GuardedSession, check_names
@@ -133,8 +133,22 @@ def tools_of(kind: type[Session]) -> tuple[FunctionTool, ...]:
         return _TOOLS[kind]
     names = dict.fromkeys(name for each in reversed(kind.__mro__) for name in vars(each))
     methods = [(name, inspect.getattr_static(kind, name)) for name in names]
-    tools = [FunctionTool(_without_self(method), name) for name, method in methods if getattr(method, TOOL, False)]
+    marked = [(name, method) for name, method in methods if _is_tool(kind, name, method)]
+    tools = [FunctionTool(_without_self(method), name) for name, method in marked]
     return _TOOLS.setdefault(kind, tuple(tools))
+
+
+def _is_tool(kind: type[Session], name: str, method: Any) -> bool:
+    """Return whether an attribute of a class of sessions is a tool. Raises ToolError where it cannot be one, or may be meant."""
+    if getattr(getattr(method, "__func__", method), TOOL, False):
+        if name in vars(Session):
+            raise ToolError(f"{kind.__name__}.{name} cannot be a tool, for nbrl calls it itself; give the tool another name")
+        if not inspect.isfunction(method):
+            raise ToolError(f"{kind.__name__}.{name} is no plain method; take one with self for a tool")
+        return True
+    if callable(method) and any(getattr(vars(each).get(name), TOOL, False) for each in kind.__mro__):
+        raise ToolError(f"{kind.__name__}.{name} replaces a tool and is none; write @tool above it, or {name} = None for no tool")
+    return False
 
 
 def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,15 +175,18 @@ def reference_of(question: Question) -> str:
     return json.dumps({"reference": question.reference})
 
 
-def check_session(key: str, world: World, question: Question, taken: Sequence[Tool] = ()) -> None:
-    """Start a session of a question and end it at once. Raises ConfigError where that fails, or its tools cannot be used."""
+def check_session(key: str, world: World, question: Question, others: Iterable[str]) -> None:
+    """Start a session of a question and end it at once. Raises ConfigError where that fails, or its tools cannot be used beside
+    the `others`.
+    """
 
     async def check() -> None:
         asked = Asked(question.id, question.text, question.ability, key, reference_of(question))
         session = await GuardedSession.start(WorldSessions(world), asked, 0, CHECK_S)
         try:
-            check_names(key, taken, session.tools)
+            check_names(key, others, session.tools)
             await session.observe()
+            _ = session.done
             status = Status.STEP_LIMIT
             ended = Trajectory(id="", group="", sample=0, question="", ability="", status=status, answer=None, nodes=[], steps=[])
             await session.outcome(ended)

@@ -32,7 +32,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
     session, which is None for a question without one.
     """
     simulated = isinstance(search, SimulatedSearch)
-    columns = ["group", "question", "ability", "environment", "files", "collect", "answers"]
+    columns = ["id", "group", "question", "ability", "environment", "files", "collect", "answers"]
     columns += ["rule", "reference", "max_steps", "deadline_s"]
     return [
         {
@@ -45,6 +45,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
             "files": prompt["files"],
             "collect": prompt["collect"],
             "answers": prompt["answers"] if simulated else [],
+            "question_id": prompt["id"],
             "reference": prompt["reference"] if prompt["rule"] in OF_SESSIONS else None,
             "max_steps": prompt["max_steps"],
             "deadline_s": prompt["deadline_s"],

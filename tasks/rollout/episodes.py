@@ -106,6 +106,10 @@ class Episodes:
             wired = SandboxedKernel(kernel)
             episode = Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits, session=session)
             trajectory = await episode.run()
+            await toolbox.end()  # its kernel ends in the background, and a thread that a cell left there could act on
+            if trajectory.steps:
+                trajectory.steps[-1].tool_calls += toolbox.take_calls()
+                trajectory.steps[-1].unrecorded_calls += toolbox.take_unrecorded()
             trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 

@@ -96,7 +96,7 @@ async def equip(
 
     tools = library.tools(environment, ability, read_file, asked, servers)
     stateful = [] if session is None else session.tools
-    check_names(environment, tools, stateful)
+    check_names(environment, [tool.name for tool in tools], stateful)
     tools = [*tools, *stateful]
     toolbox = Toolbox(tools, {tool.name for tool in stateful}) if recorded is None else Replay([recorded], tools)
     kernel.host_calls.tools = handlers(toolbox)

@@ -232,10 +232,10 @@ class Runner:
 
 def _hidden(given: Row, attached: Mapping[str, str]) -> HiddenParts:
     """Take from a row what the agent does not see, and return it."""
-    reference = given.pop("reference", None)
+    reference, question_id = given.pop("reference", None), given.pop("question_id", "")
     asked = None
     if reference is not None:
-        asked = Asked(given["group"], given["question"], given["ability"], given["environment"], reference)
+        asked = Asked(question_id, given["question"], given["ability"], given["environment"], reference)
     collect, answers = given.pop("collect"), tuple(given.pop("answers"))
     return HiddenParts(attached, collect, answers, asked, given.pop("max_steps", None), given.pop("deadline_s", None))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.agent.errors import SessionError
-from nbrl.agent.tools.base import BROKEN, GIVEN_UP, WAITED, Toolbox
+from nbrl.agent.tools.base import BROKEN, GIVEN_UP, OVER, WAITED, Toolbox
 from nbrl.agent.tools.sessions import ENDED, OUTCOME_CHARS, Asked, GuardedSession
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.own_world import WorldSessions
@@ -117,6 +117,99 @@ def test_a_call_that_is_given_up_runs_to_its_end_and_one_that_waited_is_never_ma
     answers, outcome = asyncio.run(work())
     assert json.loads(outcome) == ["first begins", "first ends", "third begins", "third ends"]
     assert answers == [GIVEN_UP, f"CancelledError: {WAITED}", "third"]
+
+
+def test_after_the_end_of_a_trajectory_nothing_is_called_and_what_was_under_way_is_recorded() -> None:
+    async def work() -> tuple[list[Any], str]:
+        session = await started(Slowly())
+        toolbox = Toolbox(session.tools)
+        calls = []
+        for word in ("first", "second"):  # the second waits for the first
+            calls.append(asyncio.create_task(toolbox.call("say", {"word": word, "seconds": 0.05})))
+            await asyncio.sleep(0)
+        await toolbox.end()
+        with pytest.raises(RuntimeError, match=OVER):
+            await toolbox.call("say", {"word": "third", "seconds": 0})
+        outcome = await session.outcome(ENDED_TRAJECTORY)
+        await session.close()
+        assert all(call.cancelled() for call in calls)
+        return [json.loads(call.result) for call in toolbox.take_calls()], outcome
+
+    answers, outcome = asyncio.run(work())
+    assert sorted(answers) == sorted([GIVEN_UP, f"CancelledError: {WAITED}"])
+    assert json.loads(outcome) == ["first begins", "first ends"]
+
+
+def test_a_session_is_closed_after_the_call_that_it_still_answers() -> None:
+    said: list[str] = []
+
+    class Closing(Slow):
+        def __init__(self) -> None:
+            self.said = said
+
+        @tool
+        async def hang(self) -> None:
+            """Wait for ever."""
+            try:
+                await asyncio.sleep(60)
+            finally:
+                said.append("left")
+
+        async def close(self) -> None:  # type: ignore[override]
+            said.append("closed")
+
+    class Closes(World):
+        def start(self, question: Question, seed: int) -> Slow:
+            return Closing()
+
+    async def work() -> None:
+        session = await started(Closes())
+        toolbox = Toolbox(session.tools)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await toolbox.call("hang", {})
+        await session.close()
+
+    asyncio.run(work())
+    assert said == ["left", "closed"]
+
+
+@pytest.mark.parametrize("where", ["start", "observe", "say"])
+def test_a_session_whose_own_code_was_cancelled_is_a_fault_and_ends_nothing_else(where: str) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    class Cancels(Slow):
+        async def observe(self) -> str:  # type: ignore[override]
+            await cancelled()
+            return ""
+
+        @tool
+        async def say(self, word: str, seconds: float) -> str:
+            """Say nothing."""
+            await cancelled()
+            return word
+
+    class Cancelling(World):
+        async def start(self, question: Question, seed: int) -> Slow:  # type: ignore[override]
+            if where == "start":
+                await cancelled()
+            return Cancels()
+
+    async def work() -> None:
+        session = await started(Cancelling())
+        toolbox = Toolbox(session.tools)
+        try:
+            if where == "observe":
+                await session.observe()
+            with pytest.raises(RuntimeError, match=BROKEN):
+                await toolbox.call("say", {"word": "", "seconds": 0})
+            raise toolbox.fault or AssertionError
+        finally:
+            await session.close()
+
+    with pytest.raises(SessionError, match="CancelledError"):
+        asyncio.run(work())
 
 
 def test_a_session_that_raises_hides_why_from_the_cell_and_answers_no_more() -> None:

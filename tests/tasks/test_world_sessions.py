@@ -1,10 +1,12 @@
 """Worlds: a session for each trajectory, by real kernels and the real scorer."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nbrl.agent.tools.base import GIVEN_UP
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.sessions import Replayed, SessionReplay
@@ -28,6 +30,11 @@ PLAYS = {
     ],
     "wrong": ["deposit('much')", "print(deposit(5))\nprint(draw() == draw())", "1", "2"],
     "fault": ["deposit(666)"],
+    # A thread of the last cell still calls when the trajectory ends.
+    "late": [
+        "import threading, time\ndef late():\n    wait(1)\n    deposit(10)\nthreading.Thread(target=late).start()\n"
+        "time.sleep(0.3)\nsubmit_final_answer('x')"
+    ],
 }
 
 
@@ -44,8 +51,10 @@ def test_each_trajectory_has_a_session_that_opens_bounds_ends_and_scores_it(
     table = play(
         monkeypatch, config, storage, layout, {"bank": EnvironmentPlan(sessions=BANK.session_source())}, rows, [*PLAYS.values()]
     )
-    reached, refused, wrong, fault = made = from_table(table)
-    assert [each.status for each in made] == ["done", "answered", "step_limit", "failed"], [each.failure for each in made]
+    reached, refused, wrong, fault, late = made = from_table(table)
+    assert [each.status for each in made] == ["done", "answered", "step_limit", "failed", "answered"], [
+        each.failure for each in made
+    ]
     assert all(each.question.endswith("The account holds 0.") for each in made)
     assert reached.steps[0].observation == "4 10"
     assert refused.steps[0].observation.startswith("no: deposit: ValueError: the amount must be above 0")
@@ -56,11 +65,13 @@ def test_each_trajectory_has_a_session_that_opens_bounds_ends_and_scores_it(
         '{"balance": 3, "target": 10}',
         '{"balance": 5, "target": 10}',
         "",
+        '{"balance": 0, "target": 10}',
     ]
+    assert [(call.name, call.result) for call in late.steps[0].tool_calls] == [("wait", json.dumps(GIVEN_UP))]
     assert "Account.deposit: ValueError: the bank burns" in fault.failure
     assert "burns" not in fault.steps[0].observation
     scored = score_table(with_references(table, prompts), RewardSettings())
-    assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0]
+    assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert scored["qa"].to_pylist()[1:3] == [0.3, 0.5]
     check_replays(rows, made)
 
@@ -69,7 +80,7 @@ def check_replays(rows: list[dict[str, Any]], made: list[Trajectory]) -> None:
     """The sessions are the same again, and another answer, outcome, opening or seed is named."""
     with SessionReplay({"bank": BANK}, 5.0) as again:
         assert list(again.contradictions(rows, made)) == []
-        assert again.counts == Replayed(sessions=3)
+        assert again.counts == Replayed(sessions=4)
         reached, wrong = made[0].model_copy(deep=True), made[2].model_copy(deep=True)
         reached.steps[0].tool_calls[0].result = "5"
         wrong.outcome = wrong.outcome.replace("5", "10")

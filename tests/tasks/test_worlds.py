@@ -22,7 +22,7 @@ from nbrl.tasks.environments.worlds.rooms import Rooms
 from nbrl.tasks.environments.worlds.shop import RULES, Shop
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.reward import with_references
-from nbrl.tasks.own import Tasks, World
+from nbrl.tasks.own import Tasks, World, WorldRefuses
 from nbrl.tasks.own import Trajectory as OwnTrajectory
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
@@ -113,6 +113,17 @@ HOSTILE = [
     "\ud800",
     "select '\0'",
 ]
+
+
+OTHERWISE = ["random()", "Randomblob(4)", "current_timestamp", "datetime('now')", "strftime('%s')", "sqlite_version()"]
+
+
+@pytest.mark.parametrize("function", OTHERWISE)
+def test_the_database_has_no_function_that_gives_another_value_when_a_session_is_played_again(function: str) -> None:
+    world = Database(train=1, held_out=1)
+    (question,) = world.questions("train")
+    with pytest.raises(WorldRefuses, match="not authorized"):
+        world.start(question, 0).query(f"select {function}")
 
 
 @pytest.mark.parametrize("sql", HOSTILE, ids=range(len(HOSTILE)))

@@ -12,12 +12,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from nbrl.agent.tools.sessions import SessionSource
+from nbrl.agent.tools.settings import BUILT_IN
 from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.own_world import WorldSource, check_session, made
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, attach, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.own import Question, World
+from nbrl.tasks.own import Question, Tasks, World
 from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES, WORLD
 
 SHIPPED = "nbrl.tasks.environments.worlds."
@@ -46,8 +47,14 @@ class OwnEnvironment(Environment):
             self._table(key, split, given, attached, rule) for split, given in (("train", asked), ("held_out", evaluated))
         ]
         if isinstance(tasks, World):
+            if type(tasks).score is Tasks.score:
+                raise ConfigError(
+                    f"{key}: {self.place} has no method score; write it, for every question of a world is scored by it"
+                )
+            searched = ("search",) if self.tools is None and len(corpus) else ()
+            others = [name for name in self.tools or searched if name in BUILT_IN]
             for question in (*asked[:1], *evaluated[:1]):
-                check_session(key, tasks, question)
+                check_session(key, tasks, question, others)
         return Tables(train, held_out, corpus, attached)
 
     def session_source(self) -> SessionSource:
@@ -81,6 +88,10 @@ class OwnEnvironment(Environment):
             given = vars(question)[field]
             if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
                 raise ConfigError(f"{key}: {field} of question {name} is no list of texts")
+        for field in ("max_steps", "deadline_s"):
+            given = vars(question)[field]
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
+                raise ConfigError(f"{key}: {field} of question {name} is no number")
         if question.rule == FILES:
             raise ConfigError(
                 f"{key}: question {name} has the rule files, which is for questions from files; score it in the class"
