@@ -28,7 +28,7 @@ class SessionThread:
             except asyncio.CancelledError as cancelled:
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
-                raise ended(cancelled) from cancelled  # nobody gave up on it: it would end what waits for it
+                raise ended(cancelled) from cancelled  # its own code did: it would end what waits for it
         if self._thread is None:
             # Nothing waits for it at the end of the process, where a method may still block.
             self._thread = threading.Thread(target=self._serve, name="nbrl-session", daemon=True)
