@@ -16,6 +16,7 @@ from nbrl.agent.tools.base import GIVEN_UP, WAITED
 from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.agent.trajectory import Status, ToolCall, Trajectory
 from nbrl.infra.errors import DamagedError
+from nbrl.infra.parse import json_value
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Environment
@@ -27,6 +28,7 @@ from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.seeds import derive_seed
 
 AT_ONCE = 32
+CALL_S = 600.0
 SHOWN_CHARS = 120
 NOT_BEGUN = json.dumps(f"CancelledError: {WAITED}")
 
@@ -94,7 +96,15 @@ class SessionReplay(AbstractContextManager["SessionReplay"]):
                 if not call.complete:
                     self.counts.in_part += 1
                     return ""
-                said = await _answer(tools[call.name].call(json.loads(call.arguments)))
+                try:
+                    arguments = json_value(call.arguments)
+                except ValueError:
+                    return f"in step {number + 1} the arguments of {call.name} are no JSON"
+                try:
+                    async with asyncio.timeout(CALL_S):
+                        said = await _answer(tools[call.name].call(arguments))
+                except TimeoutError:
+                    return f"in step {number + 1} {_shown(call)} does not end within {CALL_S:g} s now"
                 if said != (call.ok, call.result) and call.result != json.dumps(GIVEN_UP):
                     return f"in step {number + 1} {_shown(call)} is now {said[1][:SHOWN_CHARS]}"
         if await session.outcome(trajectory) != trajectory.outcome:

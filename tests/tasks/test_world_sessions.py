@@ -9,6 +9,7 @@ import pytest
 from nbrl.agent.tools.base import GIVEN_UP
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit import sessions as audited
 from nbrl.tasks.audit.sessions import Replayed, SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
@@ -73,10 +74,10 @@ def test_each_trajectory_has_a_session_that_opens_bounds_ends_and_scores_it(
     scored = score_table(with_references(table, prompts), RewardSettings())
     assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert scored["qa"].to_pylist()[1:3] == [0.3, 0.5]
-    check_replays(rows, made)
+    check_replays(rows, made, monkeypatch)
 
 
-def check_replays(rows: list[dict[str, Any]], made: list[Trajectory]) -> None:
+def check_replays(rows: list[dict[str, Any]], made: list[Trajectory], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions are the same again, and another answer, outcome, opening or seed is named."""
     with SessionReplay({"bank": BANK}, 5.0) as again:
         assert list(again.contradictions(rows, made)) == []
@@ -91,5 +92,10 @@ def check_replays(rows: list[dict[str, Any]], made: list[Trajectory]) -> None:
         ]
         (drawn,) = again.contradictions(others, [made[2]])
         assert "draw({}) was" in drawn
+        reached.steps[0].tool_calls[0].arguments = "amount"
+        assert list(again.contradictions(rows, [reached])) == [f"{made[0].id}: in step 1 the arguments of deposit are no JSON"]
+        monkeypatch.setattr(audited, "CALL_S", 0.1)
+        (hangs,) = again.contradictions(rows, [made[4]])
+        assert "does not end within 0.1 s now" in hangs
         reached.question += "!"
         assert list(again.contradictions(rows, [reached])) == [f"{made[0].id}: its session begins otherwise"]
