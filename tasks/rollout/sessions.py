@@ -14,8 +14,7 @@ class SessionPool:
     def __init__(self, sources: Mapping[str, SessionSource], limit_s: float) -> None:
         """Make a pool. `limit_s` bounds what a session is asked besides calls."""
         self._sources, self._limit_s = sources, limit_s
-        self._opened: dict[str, Sessions] = {}
-        self._opening = asyncio.Lock()
+        self._opened: dict[str, asyncio.Task[Sessions]] = {}
 
     @asynccontextmanager
     async def session(self, asked: Asked | None, seed: int) -> AsyncIterator[GuardedSession | None]:
@@ -33,17 +32,28 @@ class SessionPool:
             await session.close()
 
     async def _of(self, environment: str) -> Sessions:
-        async with self._opening:
-            if environment not in self._opened:
-                try:
-                    self._opened[environment] = await self._sources[environment].open()
-                except Exception as error:  # of a user's code, or of a program that does not start
-                    raise SessionError(
-                        f"{environment}: its sessions cannot be opened: {type(error).__name__}: {error}"
-                    ) from error
-            return self._opened[environment]
+        """Return the sessions of an environment. All that wait for them while they open learn it together where that fails."""
+        if environment not in self._opened:
+            self._opened[environment] = asyncio.create_task(self._open(environment))
+        opened = self._opened[environment]
+        try:
+            return await asyncio.shield(opened)
+        except SessionError:
+            if self._opened.get(environment) is opened:
+                del self._opened[environment]  # the next trajectory tries again
+            raise
+
+    async def _open(self, environment: str) -> Sessions:
+        try:
+            return await self._sources[environment].open()
+        except Exception as error:  # of a user's code, or of a program that does not start
+            raise SessionError(f"{environment}: its sessions cannot be opened: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """End all that was opened."""
-        opened, self._opened = self._opened, {}
-        await asyncio.gather(*(each.close() for each in opened.values()), return_exceptions=True)
+        opened, self._opened = [*self._opened.values()], {}
+        for task in opened:
+            if not task.done():
+                task.cancel()
+        sessions = await asyncio.gather(*opened, return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in sessions if not isinstance(each, BaseException)), return_exceptions=True)

@@ -17,6 +17,7 @@ from nbrl.agent.tools.sessions import ENDED, OUTCOME_CHARS, Asked, GuardedSessio
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.own_world import WorldSessions
 from nbrl.tasks.own import Question, Session, World, tool
+from nbrl.tasks.rollout.sessions import SessionPool
 from tests.tasks.bank_world import Bank
 
 ENDED_TRAJECTORY = Trajectory(
@@ -267,3 +268,32 @@ def test_a_session_that_cannot_say_how_it_begins_or_ended_is_a_fault(how: str) -
 
     with pytest.raises(SessionError, match="bank: "):
         asyncio.run(work())
+
+
+def test_sessions_that_cannot_be_opened_fail_all_that_wait_at_once_and_are_opened_again_for_the_next() -> None:
+    class Source:
+        replayable, opened = True, 0
+
+        async def open(self) -> WorldSessions:
+            self.opened += 1
+            await asyncio.sleep(0.01)
+            if self.opened == 1:
+                raise OSError("no server")
+            return WorldSessions(Bank())
+
+    source = Source()
+
+    async def one(pool: SessionPool) -> str:
+        async with pool.session(asked(), 0) as session:
+            assert session is not None
+            return await session.observe()
+
+    async def work() -> None:
+        pool = SessionPool({"bank": source}, 5.0)
+        failed = await asyncio.gather(*(one(pool) for _ in range(9)), return_exceptions=True)
+        assert {str(each) for each in failed} == {"bank: its sessions cannot be opened: OSError: no server"}
+        assert set(await asyncio.gather(*(one(pool) for _ in range(9)))) == {"The account holds 0."}
+        await pool.close()
+
+    asyncio.run(work())
+    assert source.opened == 2
