@@ -20,6 +20,7 @@ from nbrl.infra.parse import json_value
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Environment
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import stage_of
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.rollout.sessions import SessionPool
@@ -48,6 +49,7 @@ class SessionReplay(AbstractContextManager["SessionReplay"]):
     def __init__(self, environments: Mapping[str, Environment], limit_s: float) -> None:
         self._sources = {name: source for name, each in environments.items() if (source := each.session_source()) is not None}
         self._pool = SessionPool(self._sources, limit_s)
+        self._replayable: dict[str, bool] = {}
         self._runner = asyncio.Runner()
         self.counts = Replayed()
 
@@ -72,7 +74,13 @@ class SessionReplay(AbstractContextManager["SessionReplay"]):
 
     async def _one(self, row: Mapping[str, Any], trajectory: Trajectory) -> str:
         """Return the first difference; empty if there is none."""
-        if not self._sources[row["environment"]].replayable:
+        environment = row["environment"]
+        if environment not in self._replayable:
+            try:
+                self._replayable[environment] = self._sources[environment].replayable
+            except ConfigError as error:  # its class is gone, or is no world any more
+                return f"its session cannot be played again: {error}"
+        if not self._replayable[environment]:
             self.counts.not_replayable += 1
             return ""
         asked = Asked(row["question_id"], row["question"], row["ability"], row["environment"], row["reference"])
