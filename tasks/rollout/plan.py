@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nbrl.agent.policies.settings import ChatSettings
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
@@ -14,6 +14,9 @@ from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
+
+if TYPE_CHECKING:  # with it comes the schema of trajectories, which light commands do without
+    from nbrl.agent.tools.sessions import SessionSource
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class EnvironmentPlan:
     corpus: tuple[str, str] | None = None
     tools: tuple[str, ...] | None = None
     prompt: str = ""
-    sessions: SessionSource | None = None
+    sessions: "SessionSource | None" = None
 
 
 class Server(ClosedModel):

@@ -22,6 +22,8 @@ ALONE = {
     "tasks/reward/rules/code/answer_side.py",
     "tasks/reward/rules/code/tests_side.py",
     "tasks/environments/kinds/gym.py",
+    "tasks/environments/verifiers/nbrl_verifiers/episodes.py",
+    "tasks/environments/verifiers/nbrl_verifiers/serve.py",
     "tasks/prepare/rate.py",
 }
 DEEP = ["[" * 100_000, '{"a":' * 100_000]

@@ -10,10 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from nbrl.agent.errors import SessionError
-from nbrl.agent.http.client import LOCAL, BodyTooLargeError, EncodingError, body
 from nbrl.infra.parse import json_value
 
 if TYPE_CHECKING:
@@ -92,6 +89,10 @@ class OpenEnvConnection:
 
 async def page(address: str, path: str) -> dict[str, Any]:
     """Return the JSON object at a path of the server. Raises SessionError."""
+    import httpx  # settings are read, and completed, without it
+
+    from nbrl.agent.http.client import BodyTooLargeError, EncodingError, body
+
     try:
         async with (
             asyncio.timeout(CALL_S),
@@ -130,4 +131,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _is_local(address: str) -> bool:
+    from nbrl.agent.http.client import LOCAL
+
     return urlsplit(address).hostname in LOCAL

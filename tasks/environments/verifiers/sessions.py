@@ -6,7 +6,6 @@ infrastructure, and the next one starts it again.
 
 import asyncio
 import itertools
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.sessions import Asked, EpisodeSession, Sessions
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.infra.errors import InfraError
+from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.verifiers.link import ProgramLink, ProgramOpening
 
 START_S, END_S = 110.0, 20.0
@@ -56,7 +56,7 @@ class VerifiersSessions:
             return self._link
 
     async def start(self, asked: Asked, seed: int) -> EpisodeSession:
-        reference = json.loads(asked.reference)
+        reference = json_value(asked.reference)
         link, number = await self.link(), next(self._numbers)
         try:
             begun = await link.ask("start", START_S, session=number, split=reference["split"], data=reference["data"], seed=seed)

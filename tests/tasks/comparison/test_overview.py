@@ -152,7 +152,7 @@ def test_what_another_version_made_in_another_format_is_listed_as_not_readable(s
     storage.write_json(f"{kind}/old/run.json", {"format": 7, "whatever": "it has"})
     rows = {row.name: row for row in overview(storage)}
     assert (rows["new"].state, rows["old"].state) == ("stopped", "not readable")
-    assert rows["old"].reason.endswith("is of format 7, and this version of nbrl reads format 1; use the version that made it")
+    assert rows["old"].reason.endswith("is of format 7, and this version of nbrl reads format 2; use the version that made it")
     printed = CliRunner().invoke(app, ["runs", "--root", storage.settings.root], env={"COLUMNS": "300"})
     assert printed.exit_code == 0, printed.output
     assert "not readable" in printed.stdout

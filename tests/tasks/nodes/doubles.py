@@ -187,6 +187,8 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "environment": ["e"] * count,
             "files": [[]] * count,
             "collect": [[]] * count,
+            "max_steps": pa.nulls(count, pa.int32()),
+            "deadline_s": pa.nulls(count, pa.float64()),
         }
     )
     path = SCOPE.layout.round(0).prompts

@@ -115,7 +115,7 @@ def test_an_advantage_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_a_group_is_scored_against_its_own_questions_references_whatever_its_epoch() -> None:
-    columns = ("id", "ability", "status", "question", "answer", "steps", "files")
+    columns = ("id", "ability", "status", "question", "answer", "steps", "files", "outcome")
     trajectories = pa.table({name: ["x", "y"] for name in columns} | {"group": ["q.1", "q"]})
     prompts = pa.table({"id": ["q", "q"], "group": ["q", "q.1"], "answers": [["first"], ["second"]], "rule": ["qa", "number"]})
     prompts = prompts.append_column("reference", pa.array(["", "{}"])).append_column("environment", pa.array(["w", "w"]))

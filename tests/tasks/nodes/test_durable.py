@@ -123,15 +123,15 @@ def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another
         open_run(moved, "a", storage)
 
 
-@pytest.mark.parametrize(("found", "words"), [(None, "names no format"), (2, "is of format 2"), (10**30, "is of format 1000")])
+@pytest.mark.parametrize(("found", "words"), [(None, "names no format"), (1, "is of format 1"), (10**30, "is of format 1000")])
 def test_a_run_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path, found: int | None, words: str) -> None:
     storage, config = services(tmp_path).storage, load("tiny-cpu", SMALL)
     run = open_run(config, "a", storage)[0]
-    assert storage.read_json(run.layout.identity)["format"] == 1
+    assert storage.read_json(run.layout.identity)["format"] == 2
     fields = {key: value for key, value in run.model_dump(mode="json").items() if key != "format"}
     storage.write_json(run.layout.identity, fields if found is None else fields | {"format": found})
     before = {key: storage.read_bytes(key) for key in storage.list("runs")}
-    refused = rf"run 'a' {words}.*, and this version of nbrl reads format 1; use the version that made it"
+    refused = rf"run 'a' {words}.*, and this version of nbrl reads format 2; use the version that made it"
     for read in (
         lambda: find_run(storage, "a"),
         lambda: open_run(config, "a", storage),
