@@ -88,6 +88,15 @@ def test_the_splits_of_a_world_are_apart_and_the_same_each_time(world: Tasks) ->
     assert not {json.dumps(each) for _, each in train} & {json.dumps(each) for _, each in held_out}
 
 
+def test_a_house_that_is_held_out_is_never_met_in_training() -> None:
+    rooms = Rooms(train=300, held_out=100)
+    seen = {
+        split: {(q.text.partition(" It is")[0], rooms.start(q, 0).observe()) for q in rooms.questions(split)}  # type: ignore[arg-type]
+        for split in ("train", "held_out")
+    }
+    assert not seen["train"] & seen["held_out"]
+
+
 def test_the_shop_says_nothing_of_what_is_right() -> None:
     shop = Shop(train=30, held_out=1)
     for question in shop.questions("train"):

@@ -3,7 +3,9 @@
 `{kind: own, place: "nbrl.tasks.environments.worlds.rooms:Rooms"}`
 """
 
+import itertools
 import random
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -13,6 +15,7 @@ ROOMS = ("kitchen", "cellar", "attic", "study", "garden", "bath")
 THINGS = ("lamp", "book", "cup", "rope", "coin", "map")
 START, KEY = "hall", "key"
 HELD_OUT = 1 << 20  # first seed of the held-out houses
+HELD_OUT_OF = 4  # of so many houses one is held out
 MOST_CALLS = 60
 TAKEN = 0.3  # of the reward, for the thing in hand
 Ability = Literal["fetch", "find", "locked"]
@@ -135,9 +138,10 @@ class Rooms(World):
 
     def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
         first, count = self._counts[split]
+        seeds = itertools.count(first)
         for number in range(count):
             ability = self._abilities[number % len(self._abilities)]
-            reference = {"seed": first + number, "ability": ability}
+            reference = next(found for seed in seeds if self._is_in(split, found := {"seed": seed, "ability": ability}))
             house = self._house(reference)
             known = f" It is in the {house.place}." if ability == "fetch" else ""
             yield Question(f"Put the {house.thing} into the {house.target}.{known}", reference, ability=ability)
@@ -167,6 +171,12 @@ class Rooms(World):
             ("put it down here", f"put('{house.thing}')"),
             *([] if good else [("that is all I do", "submit_final_answer('done')")]),
         ]
+
+    def _is_in(self, split: str, reference: Any) -> bool:
+        """Return whether a house belongs to a split: a house that is evaluated on is never met in training, by no other seed."""
+        house = self._house(reference)
+        said = f"{house.thing} {house.target} {sorted(house.rooms)}"
+        return (zlib.crc32(said.encode()) % HELD_OUT_OF == 0) == (split == "held_out")
 
     def _house(self, reference: Any) -> House:
         return House(reference["seed"], self._rooms, reference["ability"])
