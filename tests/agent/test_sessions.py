@@ -62,7 +62,7 @@ def test_sessions_that_are_interleaved_equal_those_that_are_played_one_after_ano
 
 def test_five_hundred_sessions_at_once_each_keep_their_state() -> None:
     rng = random.Random(0)
-    plays = [[("deposit", rng.randint(-1, 3)) for _ in range(20)] for _ in range(500)]
+    plays = [[("deposit", rng.randint(-1, 3)) for _ in range(10)] for _ in range(500)]
 
     async def together() -> list[tuple[list[str], str]]:
         return await asyncio.gather(*(played(number, calls, rng) for number, calls in enumerate(plays)))

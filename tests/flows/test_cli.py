@@ -195,6 +195,7 @@ def interrupted(ready: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.more
 def test_ctrl_c_of_what_cannot_continue_says_so_much_and_no_more(tmp_path: Path) -> None:
     assert interrupted(tmp_path / "prefect", "ui", "--home", str(tmp_path)) == (130, "nbrl: stopped\n")
 

@@ -82,6 +82,7 @@ def test_a_server_that_does_not_start_is_an_error_before_any_work(started: str, 
 
 
 @pytest.mark.e2e
+@pytest.mark.more
 def test_a_recipe_with_a_server_is_evaluated_by_one_command(started: str, tmp_path: Path) -> None:
     command = json.dumps([*environment(started).command])
     (tmp_path / "game.yaml").write_text(

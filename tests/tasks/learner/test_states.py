@@ -76,7 +76,7 @@ class Run:
         return [number for number, manifest in names.items() if "state/.metadata" in manifest]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plain", "adapters", pytest.param("critic", marks=pytest.mark.more)])
 @pytest.mark.usefixtures("alone")
 def test_a_run_goes_on_from_any_checkpoint_with_the_same_bits_whether_or_not_it_has_a_state(
     policy: Path, tmp_path: Path, kind: str
