@@ -1,9 +1,11 @@
 """An environment: questions to train and to evaluate on, each with its scorer; a corpus, tools, a line for the prompt."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import Field
@@ -12,6 +14,8 @@ from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.closed import ClosedModel
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, table_of
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, World
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,9 @@ class WorldEnvironment(Environment):
         passages = pa.table({"passage": sorted({*train.corpus, *held_out.corpus})}, schema=CORPUS_SCHEMA)
         training, evaluated = [table_of(question.model_dump() for question in world.questions) for world in (train, held_out)]
         return Tables(training, evaluated, passages)
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns, run in a thread of its own: the caller may run in an event loop. Raises what it raises."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

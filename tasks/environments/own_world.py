@@ -5,7 +5,6 @@ import functools
 import importlib
 import inspect
 import json
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from nbrl.agent.tools.sessions import Asked, GuardedSession, check_names
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra import own_code
 from nbrl.infra.parse import json_value
+from nbrl.tasks.environments.environment import finished
 from nbrl.tasks.environments.session_thread import SessionThread
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.own import TOOL, Question, Session, Tasks, World, WorldRefuses
@@ -193,16 +193,7 @@ def check_session(key: str, world: World, question: Question, others: Iterable[s
         finally:
             await session.close()
 
-    failed: list[AgentError] = []
-
-    def run() -> None:  # in a thread of its own: the caller may run in an event loop
-        try:
-            asyncio.run(check())
-        except AgentError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise ConfigError(str(failed[0]) if str(failed[0]).startswith(key) else f"{key}: {failed[0]}")
+    try:
+        finished(check())
+    except AgentError as error:
+        raise ConfigError(f"{key}: {str(error).removeprefix(f'{key}: ')}") from error

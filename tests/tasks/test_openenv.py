@@ -3,7 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, TypeVar
 
 import pytest
@@ -17,6 +19,7 @@ from nbrl.tasks.environments.kinds.openenv import OpenEnvEnvironment
 from nbrl.tasks.environments.openenv import connection as connections
 from nbrl.tasks.environments.openenv import session as sessions_module
 from nbrl.tasks.environments.openenv.actions import action_kinds, action_tools
+from nbrl.tasks.environments.openenv.connection import OpenEnvConnection
 from nbrl.tasks.environments.openenv.session import OpenEnvSession, OpenEnvSessions
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.reward.rules.outcome import judge
@@ -31,6 +34,14 @@ def asked(seed: int) -> Asked:
 
 def environment(url: str, **more: Any) -> OpenEnvEnvironment:
     return OpenEnvEnvironment(kind="openenv", url=url, full_reward=2.0, **more)
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def with_sessions(made: OpenEnvEnvironment, work: Callable[[OpenEnvSessions], Awaitable[T]]) -> T:
@@ -282,6 +293,37 @@ def test_settings_that_name_no_server_are_refused(settings: dict[str, Any], reas
 def test_a_server_that_is_not_there_is_an_error_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"environments\.e: its server did not answer /schema"):
         environment("http://127.0.0.1:9").load("environments.e")
+
+
+def test_a_server_cannot_send_its_client_elsewhere() -> None:
+    reached = threading.Event()
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            reached.set()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    def redirecting(to: str) -> type[BaseHTTPRequestHandler]:
+        class Redirecting(Elsewhere):
+            def do_GET(self) -> None:
+                self.send_response(302)
+                self.send_header("Location", to)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        return Redirecting
+
+    with (
+        listening(Elsewhere) as elsewhere,
+        listening(redirecting(f"{elsewhere}/ws".replace("http", "ws"))) as url,
+        pytest.raises(SessionError, match="its server cannot be reached"),
+    ):
+        asyncio.run(OpenEnvConnection.open(url))
+    assert not reached.is_set()
 
 
 def test_hostile_schemas_make_plain_tools() -> None:

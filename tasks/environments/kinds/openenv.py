@@ -1,9 +1,7 @@
 """Environments behind servers of OpenEnv: games, shells, simulators that others made."""
 
-import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +11,7 @@ from nbrl.agent.text import check_address
 from nbrl.agent.tools.sessions import Asked, GuardedSession, check_names
 from nbrl.agent.tools.settings import BUILT_IN
 from nbrl.infra.closed import FREE
-from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.environment import Environment, Tables, finished
 from nbrl.tasks.environments.openenv.connection import CALL_S, page
 from nbrl.tasks.environments.openenv.server import PORT
 from nbrl.tasks.environments.openenv.session import OpenEnvSource
@@ -74,11 +72,10 @@ class OpenEnvEnvironment(Environment):
 
     def load(self, key: str) -> Tables:
         """Return the seeds as questions, once an episode has begun and its tools are known to be usable."""
-        with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
-            try:
-                text = thread.submit(asyncio.run, self._tried(key)).result()
-            except AgentError as error:
-                raise ConfigError(f"{key}: {str(error).removeprefix(f'{key}: ')}") from error
+        try:
+            text = finished(self._tried(key))
+        except AgentError as error:
+            raise ConfigError(f"{key}: {str(error).removeprefix(f'{key}: ')}") from error
         train, held_out = [table_of(self._rows(text, first, count)) for first, count in self._seeds()]
         check(train, f"{key}, train")
         check(held_out, f"{key}, held_out")

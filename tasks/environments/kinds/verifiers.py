@@ -1,9 +1,7 @@
 """An environment from a taskset of verifiers, the package of environments that prime-rl trains on."""
 
-import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +11,7 @@ from nbrl.agent.tools.sessions import SessionSource
 from nbrl.infra.closed import FREE
 from nbrl.infra.errors import InfraError
 from nbrl.infra.own_code import folder_of
-from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.environment import Environment, Tables, finished
 from nbrl.tasks.environments.kinds.own import source_digest
 from nbrl.tasks.environments.questions import check, table_of
 from nbrl.tasks.environments.verifiers.link import ProgramLink, ProgramOpening
@@ -60,8 +58,7 @@ class VerifiersEnvironment(Environment):
         if not (self._folder / "bin" / "python").exists():
             raise ConfigError(f"{key}.environment: there is no Python in {self._folder}; run make setup-verifiers")
         try:
-            with ThreadPoolExecutor(1) as aside:  # this thread may have a loop of its own
-                return aside.submit(asyncio.run, self._load(key)).result()
+            return finished(self._load(key))
         except ValueError as error:
             raise ConfigError(f"{key}.taskset: {error}") from error
         except InfraError as error:

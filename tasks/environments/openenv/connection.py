@@ -41,8 +41,14 @@ class OpenEnvConnection:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
+        class DirectConnect(connect):
+            """One that follows no redirect: a hostile server would choose where this machine calls."""
+
+            def process_redirect(self, exc: Exception) -> Exception:
+                return exc
+
         try:
-            socket = await connect(
+            socket = await DirectConnect(
                 f"ws{address.removeprefix('http')}/ws",
                 proxy=None if _is_local(address) else True,
                 compression=None,  # what is unpacked would be unbounded

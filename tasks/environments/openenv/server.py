@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nbrl.agent.errors import SessionError
@@ -21,6 +22,7 @@ class LocalServer:
         self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="nbrl-openenv-")
         self._child: Child | None = None
+        self._starting: asyncio.Future[Child] | None = None
         self.address = ""
 
     @property
@@ -35,9 +37,10 @@ class LocalServer:
         command = [word.replace(PORT, str(port)) for word in self._command]
         log = Path(self._folder.name, "log")
         try:
-            child = await asyncio.to_thread(
-                Child.start, command, env=get_default_environment(), log=log, name="the environment's server"
+            self._starting = asyncio.ensure_future(
+                asyncio.to_thread(Child.start, command, env=get_default_environment(), log=log, name="the environment's server")
             )
+            child = await asyncio.shield(self._starting)  # cancelled, it would leave a program that `stop` does not know
         except OSError as error:
             raise SessionError(f"its server cannot be started: {error}") from error
         self._child, self.address = child, f"http://127.0.0.1:{port}"
@@ -57,8 +60,9 @@ class LocalServer:
     async def stop(self) -> None:
         """End the program, with all that it started."""
         try:
-            if self._child is not None:
-                await asyncio.to_thread(self._child.stop)
+            if self._starting is not None:
+                with suppress(OSError):  # it could not be started
+                    await asyncio.to_thread((await self._starting).stop)
         except InfraError as error:
             raise SessionError(f"its server cannot be ended: {error}") from error
         finally:

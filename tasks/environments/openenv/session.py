@@ -138,12 +138,12 @@ class OpenEnvSession:
         """Take an action; return its observation. Raises ValueError if the environment refuses it."""
         if name == STATE and name not in self._sessions.kinds:
             return await self._connection.ask("state")
-        kind = self._sessions.kinds[name]
+        kind, step = self._sessions.kinds[name], self.step  # which may change before the answer comes
         observation, reward, done = _read(await self._connection.ask("step", kind.action(arguments)))
         share = reward / self._sessions.source.full_reward
         if abs(share) > MOST_REWARD:
             raise SessionError(f"its server paid {reward:g}, more than {MOST_REWARD:g} times full_reward")
-        self._paid[self.step] += share
+        self._paid[step] += share
         self._actions += 1
         self.done = done
         if kind.called:
