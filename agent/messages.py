@@ -42,11 +42,13 @@ class Prompt:
     The runs are those of the tree, so a prompt that waits holds no ids of its own; `token_ids` makes a new list of them.
 
     Without a tokenizer (a hosted chat model) the ids are unknown: each is `UNKNOWN` of nbrl.agent.tokens and only their number,
-    an estimate, means something.
+    an estimate, means something. Besides the model's own tokens the texts of `stop` end what is sampled, in policies that know
+    ids.
     """
 
     runs: Sequence[Sequence[int]]
     messages: list[Message]
+    stop: tuple[str, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:

@@ -27,6 +27,7 @@ SUMMARY_PROMPT = (
 
 
 _SOFT: JsonDict = {"acts_if": {"key": "trim", "values": ["soft"]}}
+_PROGRAM: JsonDict = {"acts_if": {"key": "kind", "values": ["program"]}}
 
 
 class AgentSettings(BaseModel):
@@ -34,7 +35,30 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_steps: int = Field(8, ge=1, le=1000, description="think-code-observe steps before the trajectory ends")
+    kind: Literal["notebook", "program"] = Field(
+        "notebook", description="notebook: the model writes cells; program: a program of your own asks the model by the chat API"
+    )
+    command: tuple[str, ...] = Field(
+        (), description="the program and its arguments; python is that of kernels", json_schema_extra=_PROGRAM
+    )
+    folder: str | None = Field(
+        None,
+        description="folder with the program, which finds it at /opt/program and can only read it",
+        json_schema_extra=_PROGRAM,
+    )
+    reads: Literal["stdin", "argument", "file"] = Field(
+        "stdin",
+        description="where the program finds the question: its input, its last argument, or question.txt in its folder",
+        json_schema_extra=_PROGRAM,
+    )
+    answer: Literal["stdout", "file", "call"] = Field(
+        "stdout",
+        description="the answer: all that the program prints, answer.txt, or what it posts to $NBRL_ADDRESS/answer",
+        json_schema_extra=_PROGRAM,
+    )
+    max_steps: int = Field(
+        8, ge=1, le=1000, description="think-code-observe steps, or requests of a program, before the trajectory ends"
+    )
     context_tokens: int = Field(25_600, ge=64, description="maximum tokens of prompt and action together")
     action_tokens: int = Field(3_072, ge=8, description="maximum tokens of one action")
     observation_chars: int = Field(20_000, ge=32, description="longest observation; the middle of a longer one is cut")
@@ -74,6 +98,8 @@ class AgentSettings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "AgentSettings":
+        if self.kind == "program" and not self.command:
+            raise ValueError("an agent of the kind program needs a command, such as [python, /opt/program/agent.py]")
         if self.action_tokens >= self.context_tokens:
             raise ValueError(f"action_tokens ({self.action_tokens}) must be below context_tokens ({self.context_tokens})")
         if self.trim == "soft" and self.summary_tokens + self.action_tokens >= self.context_tokens:

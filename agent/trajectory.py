@@ -81,12 +81,15 @@ class ToolCall(_Record):
 class Step(_Record):
     """One sampled action: a think-code-observe or, of kind `summary`, a summary of what leaves the context.
 
+    Of kind `reply` it is an answer to a request of a program that acts as the agent: `observation` is what the request said last,
+    `code` the answer.
+
     `malformed` holds the reason when a cell's action was outside the grammar, and then no cell ran, or when a summary is empty. A
     summary's text, as shown in the context, is its `observation`. Step i's sampled node is the one with `step` i. `tool_calls`
     are the first calls of the cell, `unrecorded_calls` counts those after them.
     """
 
-    kind: Literal["cell", "summary"] = "cell"
+    kind: Literal["cell", "summary", "reply"] = "cell"
     think: str = ""
     code: str = ""
     malformed: str = ""
@@ -131,8 +134,17 @@ class Trajectory(_Record):
     outcome: str = ""
 
     def sampled(self) -> list[Node]:
-        """Return the sampled action of every step, in order."""
-        return [node for node in self.nodes if node.kind == "sampled"]
+        """Return the sampled action of every step, in the order in which the tree has them. One that a branch leaves halfway is
+        there in parts, which are joined.
+        """
+        whole: dict[int, Node] = {}
+        for node in self.nodes:
+            if node.kind == "sampled" and (first := whole.get(node.step)) is not None:
+                joined = {"token_ids": [*first.token_ids, *node.token_ids], "logprobs": [*first.logprobs, *node.logprobs]}
+                whole[node.step] = first.model_copy(update=joined)
+            elif node.kind == "sampled":
+                whole[node.step] = node
+        return list(whole.values())
 
     def path(self, index: int) -> list[int]:
         """Return the token ids from the root to the end of node `index`: what the engine saw, and the node itself."""

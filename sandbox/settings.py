@@ -88,6 +88,10 @@ class KernelLimits(SandboxSettings):
     calls_per_s: float = Field(
         50.0, gt=0, description="host calls per second, after a burst of the same number; further calls wait"
     )
+    loopback: bool = Field(
+        False, description="whether TCP is there, for a program that asks a port of its own; there is no network behind it"
+    )
+    program: str | None = Field(None, description="folder of this machine that kernels find at /opt/program, to be read only")
     collect_files: int = Field(64, ge=0, description="files collected from one workspace")
     collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes collected from one workspace")
 

@@ -6,6 +6,7 @@ nothing is opened by a path from the host's root, no link is followed, only regu
 
 import ctypes
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,7 @@ _DEPTH = 8
 _ENTRIES = 10_000
 _LEFT_OUT = 1_000
 _NAME_BYTES = 200
+_BACKLOG = 64
 
 _libc = ctypes.CDLL(None)
 
@@ -72,6 +74,19 @@ class Workspace:
                     file.write(data)
         except OSError as error:
             raise SandboxError(f"{path} could not be put into the workspace: {error.strerror}") from error
+
+    def listen(self, name: str) -> socket.socket:
+        """Return a socket that listens in the workspace under a plain name. Raises SandboxError if there can be none."""
+        (part,) = _plain_parts(name)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            with self._as_owner():
+                listener.bind(f"/proc/self/fd/{self._folder}/{part.decode()}")
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise SandboxError(f"there can be no socket in the workspace: {error.strerror}") from error
+        return listener
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the regular file `path`, at most `collect_file_bytes`.

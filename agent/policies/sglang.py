@@ -102,6 +102,8 @@ class SglangPolicy:
                 "stop_token_ids": self._stop_ids,
             },
         }
+        if prompt.stop:
+            body["sampling_params"]["stop"] = list(prompt.stop)
         if self._seeded:
             body["sampling_params"]["sampling_seed"] = seed
         if self._adapter is not None:

@@ -18,7 +18,7 @@ the control tokens in it, so that a page could end a turn.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -110,13 +110,17 @@ class Template:
     def render(self, messages: Turns, opening: bool = False) -> str:
         """Render a conversation. Raises TokenizerError if the template is broken or refuses it."""
 
-        shown = [{"role": role, "content": text} for role, text in messages]
-        day = self._day
-        variables = {"messages": shown, "add_generation_prompt": opening, **self.variables}
+        return self.render_chat([{"role": role, "content": text} for role, text in messages], None, opening)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, opening: bool) -> str:
+        """Render messages of any roles, with the tools that they may call. Raises TokenizerError as `render` does."""
+        given = {"tools": tools} if tools else {}
+        variables = {"messages": messages, "add_generation_prompt": opening, **given, **self.variables}
         try:
-            return render(self.source, day, variables)
+            return render(self.source, self._day, variables)
         except TokenizerError as error:
-            raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
+            roles = ", ".join(dict.fromkeys(str(message.get("role")) for message in messages))
+            raise TokenizerError(f"the chat template of {self.name} refuses {roles} turns: {error}") from error
 
     @cached_property
     def _day(self) -> str:

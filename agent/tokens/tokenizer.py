@@ -7,7 +7,7 @@ token, for that is what the model will write.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -72,13 +72,15 @@ class _Turn:
 class ChatTokenizer:
     """A Renderer over a Hugging Face tokenizer.
 
-    `end_id` ends a sampled action; generation stops at any of `stop_ids`. `opened` is the thinking that the generation prompt has
-    begun ("<think>\\n", or empty): `decode` puts it before the sampled text, `encode_action` takes it away.
+    `controls` are its control tokens by their texts. `end_id` ends a sampled action; generation stops at any of `stop_ids`.
+    `opened` is the thinking that the generation prompt has begun ("<think>\\n", or empty): `decode` puts it before the sampled
+    text, `encode_action` takes it away.
     """
 
     def __init__(self, tokenizer: Tokenizer, glue: Glue = CHATML, name: str = "tokenizer") -> None:
         self._tokenizer, self._name = tokenizer, name
         self._plain, controls = _without_controls(tokenizer, name)
+        self.controls: Mapping[str, int] = controls
         self._tags = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.special}
         self._pattern = re.compile("|".join(map(re.escape, sorted(controls, key=len, reverse=True))) or r"(?!)")
         tokenizer.encode_special_tokens = False
@@ -128,9 +130,7 @@ class ChatTokenizer:
 
     def _prove(self, template: Template, glue: Glue) -> None:
         """Raises TokenizerError unless the ids of a probe conversation are those of the template's whole rendering."""
-        self._tokenizer.encode_special_tokens = False
-        whole = self._ids(template.render(taken(template, PROBE), opening=True))
-        self._tokenizer.encode_special_tokens = True
+        whole = self.whole(template.render(taken(template, PROBE), opening=True))
         turns = pairwise([("system", ""), *PROBE])
         ours = [token for (before, _), (role, text) in turns for token in self.message(role, text, before)]
         if [*ours, *self._opening] != whole or not self._parts_stand_alone(glue):
@@ -142,7 +142,7 @@ class ChatTokenizer:
             return True
         follows = (glue.users["system"].before, glue.users["user"].before, glue.opening)
         joins = [self._pattern.split(text, maxsplit=1)[0] for text in follows]
-        return all(self._spelt(end + join) == self._spelt(end) + self._spelt(join) for end in ENDS for join in joins)
+        return all(self.spelt(end + join) == self.spelt(end) + self.spelt(join) for end in ENDS for join in joins)
 
     def _suit(self, settings: AgentSettings) -> None:
         if settings.thinking == "native" and not self.thinks:
@@ -164,9 +164,9 @@ class ChatTokenizer:
         ids, before = list(turn.head), turn.lead
         for first, last in tags:
             if text[first:last] in self._tags:
-                ids += [*self._spelt(before + text[start:first]), self._tags[text[first:last]]]
+                ids += [*self.spelt(before + text[start:first]), self._tags[text[first:last]]]
                 before, start = "", last
-        return [*ids, *self._spelt(before + text[start:stop] + turn.trail), *turn.tail]
+        return [*ids, *self.spelt(before + text[start:stop] + turn.trail), *turn.tail]
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         return []
@@ -185,16 +185,24 @@ class ChatTokenizer:
         """
         content = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
         ids = self._ids(content)
-        return [*(self._spelt(content) if self._marks.union(self.stop_ids).intersection(ids) else ids), self.end_id]
+        return [*(self.spelt(content) if self._marks.union(self.stop_ids).intersection(ids) else ids), self.end_id]
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of a sampled action with the thinking that its prompt began, without its closing marker."""
         body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return self.opened + self._tokenizer.decode(body, skip_special_tokens=False)
 
-    def _spelt(self, text: str) -> list[int]:
+    def spelt(self, text: str) -> list[int]:
         """Return the ids of a text, none of them a control token."""
         return self._plain.encode(text, add_special_tokens=False).ids
+
+    def whole(self, text: str) -> list[int]:
+        """Return the ids of a rendered text, whose control tokens are such."""
+        self._tokenizer.encode_special_tokens = False
+        try:
+            return self._ids(text)
+        finally:
+            self._tokenizer.encode_special_tokens = True
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -33,7 +33,8 @@ _NEWEST = 462  # mseal; numbers beyond are of later systems, or of the x32 inter
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL, _FCNTL = 56, 435, 41, 53, 16, 72
 _MMAP, _MEMFD_CREATE, _SETRLIMIT, _PRLIMIT, _SETSOCKOPT, _PRCTL = 9, 319, 160, 302, 54, 157
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_UNIX = 1
+_UNIX, _INET, _TCP = 1, 2, 6
+_STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # with each of SOCK_NONBLOCK and SOCK_CLOEXEC
 # Each with the place of its flags. Urgent data in unix sockets (MSG_OOB), which is not needed, has let processes out of
 # sandboxes.
 _SENDING = {"sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
@@ -55,8 +56,11 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
 
-def program() -> bytes:
-    """Return the filter as `struct sock_filter`s, for bwrap's --seccomp or `install`. Raises OSError where there is none."""
+def program(loopback: bool = False) -> bytes:
+    """Return the filter as `struct sock_filter`s, for bwrap's --seccomp or `install`. Raises OSError where there is none.
+
+    With `loopback` there is TCP over IPv4 too, for a program that asks a port of this machine's own.
+    """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no system call filter is known for {platform.machine()}")
     get_action_available, refuse = 2, ctypes.c_uint32(_ERRNO)
@@ -81,14 +85,33 @@ def program() -> bytes:
         (_EQUAL, _PRCTL, "prctl", ""),
         *((_EQUAL, number, name, "") for name, (number, _) in _SENDING.items()),
         *((_EQUAL, number, "idle", "") for number in _IDLE.values()),
-        *((_EQUAL, number, "refuse", "") for number in _DENIED.values()),
+        *((_EQUAL, number, "deny", "") for number in _DENIED.values()),
         (_RETURN, _ALLOW, "", ""),
+        # Here, for no jump is further than 255 steps.
+        (0, "deny", "", ""),
+        (_RETURN, _ERRNO | errno.EPERM, "", ""),
+        (0, "idle", "", ""),
+        (_RETURN, _ERRNO, "", ""),
+        (0, "unknown", "", ""),
+        (_RETURN, _ERRNO | errno.ENOSYS, "", ""),
+        (0, "kill", "", ""),
+        (_RETURN, _KILL, "", ""),
         (0, "clone", "", ""),
         (_LOAD, _ARGUMENT, "", ""),
         (_ANY_BIT, _NEW_NAMESPACES, "refuse", "allow"),
         (0, "socket", "", ""),
         (_LOAD, _ARGUMENT, "", ""),
         (_EQUAL, _UNIX, "allow", ""),
+        *(((_EQUAL, _INET, "inet", ""),) if loopback else ()),
+        (_RETURN, _ERRNO | errno.EAFNOSUPPORT, "", ""),
+        (0, "inet", "", ""),
+        (_LOAD, _ARGUMENT + 16, "", ""),
+        (_EQUAL, _TCP, "stream", ""),
+        (_EQUAL, 0, "", "no family"),
+        (0, "stream", "", ""),
+        (_LOAD, _ARGUMENT + 8, "", ""),
+        *((_EQUAL, kind, "allow", "") for kind in _STREAMS),
+        (0, "no family", "", ""),
         (_RETURN, _ERRNO | errno.EAFNOSUPPORT, "", ""),
         (0, "setsockopt", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
@@ -133,12 +156,6 @@ def program() -> bytes:
         (_RETURN, _ALLOW, "", ""),
         (0, "refuse", "", ""),
         (_RETURN, _ERRNO | errno.EPERM, "", ""),
-        (0, "idle", "", ""),
-        (_RETURN, _ERRNO, "", ""),
-        (0, "unknown", "", ""),
-        (_RETURN, _ERRNO | errno.ENOSYS, "", ""),
-        (0, "kill", "", ""),
-        (_RETURN, _KILL, "", ""),
     ]
     places: dict[str, int] = {}
     steps: list[tuple[int, int, str, str]] = []

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.inside import seccomp
-from nbrl.sandbox.settings import Protection, SandboxSettings
+from nbrl.sandbox.settings import KernelLimits, Protection, SandboxSettings
 from nbrl.sandbox.start.kernel_process import Handles, readable
 from nbrl.sandbox.walls import cgroups, interpreter, protections
 from nbrl.sandbox.walls.cgroups import Group, Groups
-from nbrl.sandbox.walls.filesystem import bubblewrap_arguments, find_bubblewrap, python_root
+from nbrl.sandbox.walls.filesystem import PROGRAM, bubblewrap_arguments, find_bubblewrap, python_root
 from nbrl.sandbox.walls.launcher import launch_arguments
 
 
@@ -47,7 +47,7 @@ class Bubblewrap:
         self._complaints = complaints
 
     @classmethod
-    def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Bubblewrap":
+    def start(cls, module: str, arguments: list[str], keep: list[int], settings: KernelLimits) -> "Bubblewrap":
         """Run `module` of `nbrl.sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
         code = _filter(settings)
         root = python_root(interpreter.for_kernels(settings))
@@ -71,7 +71,7 @@ class Bubblewrap:
                 "folder": str(folder),
                 "groups": [str(parent) for parent in plan.parents],
                 "cpu": None if plan.cpu is None else str(plan.cpu),
-                "binds": root.binds,
+                "binds": [*root.binds, *([(settings.program, PROGRAM)] if settings.program else [])],
                 "before": before,
                 "after": [*after, *root.python, f"nbrl.sandbox.inside.{module}", *arguments],
                 "keep": passed[1:],
@@ -170,10 +170,10 @@ class Bubblewrap:
             await asyncio.to_thread(self.groups.remove)
 
 
-def _filter(settings: SandboxSettings) -> bytes:
+def _filter(settings: KernelLimits) -> bytes:
     """Return the system call filter; empty if the machine has none and none is required."""
     try:
-        return seccomp.program()
+        return seccomp.program(settings.loopback)
     except OSError as error:
         if "seccomp" in settings.require:
             raise protections.refusal("seccomp", error.strerror or str(error)) from error

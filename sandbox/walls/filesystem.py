@@ -16,6 +16,7 @@ from nbrl.sandbox.walls.interpreter import Interpreter, compile_once
 _INSIDE = "/opt/nbrl"
 _PYTHON = "/opt/python"
 WORKSPACE = "/workspace"
+PROGRAM = "/opt/program"
 
 # The loader's cache and time zone are the only host configuration Python's libraries want, and Debian's links to awk and others
 # lead through alternatives; none says who or where we are.

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nbrl.agent.direct import DirectEpisode
 from nbrl.agent.episode import Episode, Task
@@ -17,6 +18,7 @@ from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.program_episode import Programs
 from nbrl.tasks.rollout.samplers import Sampler
 from nbrl.tasks.rollout.sessions import SessionPool
 
@@ -53,8 +55,12 @@ class HiddenParts:
 class Episodes:
     """Runs episodes, any number at once, each in a kernel of its own."""
 
-    def __init__(self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer, sessions: SessionPool) -> None:
+    def __init__(
+        self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer, sessions: SessionPool, programs: Programs | None = None
+    ) -> None:
+        """With `programs` these are the agents, in place of notebooks."""
         self._plan, self._notebooks, self._tokenizer, self._sessions = plan, notebooks, tokenizer, sessions
+        self._programs = programs
 
     async def play(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
         """Run one episode to its end; an infrastructure fault is a failed trajectory, and never raised.
@@ -86,9 +92,27 @@ class Episodes:
         async with self._sessions.session(hidden.asked, task.seed) as session:
             if session is not None and (opening := await session.observe()):
                 task = replace(task, question=f"{task.question}\n\n{opening}")
-            trajectory = await self._in_notebook(task, hidden, sampler, plan, limits, session)
+            simulated = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
+            played = self._in_notebook if self._programs is None else partial(self._by_program, self._programs)
+            trajectory = await played(task, hidden, sampler, simulated, limits, session)
             if session is not None and trajectory.status is not Status.FAILED:
                 trajectory.outcome = await session.outcome(trajectory)
+        return trajectory
+
+    async def _by_program(
+        self,
+        programs: Programs,
+        task: Task,
+        hidden: HiddenParts,
+        sampler: Sampler,
+        simulated: SimulatedQuestion | None,
+        limits: AgentSettings,
+        session: GuardedSession | None,
+    ) -> Trajectory:
+        async with self._notebooks.bare(task.environment, task.ability, simulated, session) as (kernel, toolbox):
+            await asyncio.to_thread(self._attach, kernel, hidden.attached)
+            trajectory = await programs.play(task, sampler.policy, kernel, toolbox, limits, session)
+            trajectory.files += await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 
     async def _in_notebook(
@@ -96,11 +120,10 @@ class Episodes:
         task: Task,
         hidden: HiddenParts,
         sampler: Sampler,
-        plan: RoundPlan,
+        simulated: SimulatedQuestion | None,
         limits: AgentSettings,
         session: GuardedSession | None,
     ) -> Trajectory:
-        simulated = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
         async with self._notebooks.new(task.environment, task.ability, None, simulated, session) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
             wired = SandboxedKernel(kernel)

@@ -62,6 +62,14 @@ class Notebooks:
         async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:
             yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session, servers)
 
+    @asynccontextmanager
+    async def bare(
+        self, environment: str, ability: str, asked: SimulatedQuestion | None, session: GuardedSession | None
+    ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
+        """Yield a kernel that knows no tools, and those that `new` would give it; it ends with the context."""
+        async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:
+            yield kernel, toolbox_of(kernel, self.library, environment, ability, None, asked, session, servers)
+
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
     """Return the toolbox as a kernel's allow-list."""
@@ -86,9 +94,32 @@ async def equip(
     """Give a clean kernel the tools of an ability in an environment, and of the `session`; the prelude has defined those that
     every ability has.
 
+    Raises SandboxError if the tools cannot be defined in the kernel, and as `toolbox_of`.
+    """
+    toolbox = toolbox_of(kernel, library, environment, ability, recorded, asked, session, servers)
+    kernel.host_calls.tools = handlers(toolbox)
+    defined = {tool.name for tool in library.common()}
+    if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
+        execution = await kernel.execute(definitions(more), silent=True)
+        if execution.status != "ok":
+            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({execution.status})")
+    return toolbox
+
+
+def toolbox_of(
+    kernel: SandboxKernel,
+    library: Library,
+    environment: str,
+    ability: str,
+    recorded: Trajectory | None,
+    asked: SimulatedQuestion | None,
+    session: GuardedSession | None,
+    servers: TrajectoryServers | None,
+) -> Toolbox:
+    """Return the tools of a trajectory, over the files of its kernel.
+
     A simulated search is about what is `asked`; MCP servers answer as `servers`. With a `recorded` trajectory, its answers are
-    served and no service is called. Raises SandboxError if the tools cannot be defined in the kernel, SessionError if a tool of
-    the session has a name that is taken.
+    served and no service is called. Raises SessionError if a tool of the session has a name that is taken.
     """
 
     async def read_file(path: str) -> bytes:
@@ -98,14 +129,7 @@ async def equip(
     stateful = [] if session is None else session.tools
     check_names(environment, [tool.name for tool in tools], stateful)
     tools = [*tools, *stateful]
-    toolbox = Toolbox(tools, {tool.name for tool in stateful}) if recorded is None else Replay([recorded], tools)
-    kernel.host_calls.tools = handlers(toolbox)
-    defined = {tool.name for tool in library.common()}
-    if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
-        execution = await kernel.execute(definitions(more), silent=True)
-        if execution.status != "ok":
-            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({execution.status})")
-    return toolbox
+    return Toolbox(tools, {tool.name for tool in stateful}) if recorded is None else Replay([recorded], tools)
 
 
 class SandboxedKernel:

@@ -28,6 +28,7 @@ from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, failed
 from nbrl.tasks.rollout.notebooks import Notebooks
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.program_episode import limits_for, programs_of
 from nbrl.tasks.rollout.samplers import Engines, Sampler, Samplers, samplers_of
 from nbrl.tasks.rollout.sessions import SessionPool
 from nbrl.tasks.rollout.work_queue import SIGN_S, Assignment, Row
@@ -136,14 +137,19 @@ class Runner:
             equipment = await asyncio.to_thread(self._equipment)
             samplers = samplers_of(plan)
             async with AsyncExitStack() as stack:
-                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, equipment, plan.sandbox))
-                for name, ability in notebooks.library.every:
-                    tools = describe(notebooks.library.tools(name, ability))
-                    check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
+                sandbox = limits_for(plan.agent, plan.sandbox)
+                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, equipment, sandbox))
+                programs = None
+                if plan.agent.kind == "program":
+                    programs = await stack.enter_async_context(programs_of(samplers.conversations, sandbox))
+                else:
+                    for name, ability in notebooks.library.every:
+                        tools = describe(notebooks.library.tools(name, ability))
+                        check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
                 sources = {name: each.sessions for name, each in plan.environments.items() if each.sessions is not None}
                 sessions = SessionPool(sources, plan.sandbox.call_timeout_s)
                 stack.push_async_callback(sessions.close)
-                episodes = Episodes(plan, notebooks, samplers.renderer, sessions)
+                episodes = Episodes(plan, notebooks, samplers.renderer, sessions, programs)
                 self._live = LiveRunner(episodes, samplers, stack.pop_all())
 
     def _equipment(self) -> dict[str, Equipment]:

@@ -16,6 +16,7 @@ from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy
+from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.settings import headers
@@ -90,6 +91,8 @@ class EngineSamplers:
     def __init__(self, plan: RunnerPlan) -> None:
         with plan.model.lease(NodeCache(plan.nodes)) as lease:
             self.renderer = ChatTokenizer.load(lease.path, plan.agent)
+            program = plan.agent.kind == "program"
+            self.conversations = Conversations.load(lease.path, self.renderer, plan.agent) if program else None
 
     @asynccontextmanager
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
@@ -145,6 +148,7 @@ class ServerSamplers:
             raise ValueError("there is no server in the plan")
         self._server, self._plan = plan.server, plan
         self.renderer = EstimatingRenderer(self._server.chat.sees_images)
+        self.conversations = None
 
     @asynccontextmanager
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:

@@ -20,6 +20,8 @@ from nbrl.tasks.runs.config import RunConfig
 # Programs, code, servers, variables that are sent, and folders that are written; `*` is any name.
 REACHING = (
     "home",
+    "agent.command",
+    "agent.folder",
     "rollout.tools.mcp.*.command",
     "rollout.tools.mcp.*.environment",
     "rollout.tools.mcp.*.url",

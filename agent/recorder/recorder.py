@@ -1,0 +1,219 @@
+"""Answers the requests of one trajectory's program by the policy, and keeps what the engine read and sampled.
+
+A request holds a whole conversation. Where it begins with a prompt that was answered before and with that answer as it was
+given, those ids are taken, and only the rest is tokenised: so the ids that are trained are those that the engine sampled.
+"""
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from nbrl.agent.errors import AgentError, RefusedError, TokenizerError
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation, Policy
+from nbrl.agent.recorder.chat_api import ChatRequest, Finish, Reply, RequestError
+from nbrl.agent.recorder.tree import RequestTree, Run
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import cut_middle
+from nbrl.agent.tokens.conversation import Conversations, Verbatim
+from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
+from nbrl.agent.trajectory import Node, Step
+
+CallParser = Callable[[str, Sequence[Any]], Awaitable[tuple[str, list[dict[str, Any]]]]]
+"""Returns the text without its calls of tools, and the calls, each with `name` and its `arguments` as JSON."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A prompt that was answered, the `turn`-th time in its conversation: the length and digest of its text, what was sampled,
+    whether that was closed, and where it ends in the tree.
+    """
+
+    turn: int
+    length: int
+    digest: bytes
+    said: str
+    closed: bool
+    end: Run
+
+
+class Recorder:
+    """One trajectory of a program; requests may come at once. After `close` each is refused.
+
+    `fault` is the first infrastructure fault, for which the program is not to blame. `again` counts tokens of a conversation
+    that had to be read once more, because its earlier turns came back otherwise than they were: what a template that drops
+    thoughts costs, or a program that edits. `answer` is what the program posted as such.
+    """
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        policy: Policy,
+        settings: AgentSettings,
+        seed: int,
+        calls: CallParser | None = None,
+        heard: Callable[[list[Step]], None] = lambda _: None,
+    ) -> None:
+        """Begin a trajectory. `heard` is called with the steps so far, after each request that is answered."""
+        self._conversations, self._policy, self._settings, self._seed = conversations, policy, settings, seed
+        self._calls = calls
+        self._tree = RequestTree()
+        self._answered: list[Answered] = []
+        self._called: dict[str, tuple[list[dict[str, Any]], str]] = {}  # by the id of the first call: all of them, and the text
+        self._asked, self._closed = 0, False
+        self.steps: list[Step] = []
+        self.fault: AgentError | None = None
+        self.again = 0
+        self.answer: str | None = None
+        self._heard = heard
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self._tree.nodes()
+
+    @property
+    def spent(self) -> bool:
+        """Return whether a request was refused because there had been as many as the agent may make."""
+        return self._asked > self._settings.max_steps
+
+    def close(self) -> None:
+        """Refuse all further requests, and those that wait for their answer."""
+        self._closed = True
+
+    async def reply(self, request: ChatRequest) -> Reply:
+        """Answer a request. Raises RequestError."""
+        self._check()
+        self._asked += 1
+        if self.spent:
+            raise RequestError(f"this trajectory may make {self._settings.max_steps} requests, and has", "step_limit", 403)
+        number, clock = self._asked - 1, time.monotonic()
+        start, count, text = self._prompt(request)
+        room = min(self._settings.context_tokens - count, self._settings.action_tokens, request.max_tokens or count + 2**31)
+        if room < 1:
+            raise RequestError(
+                f"the conversation has {count} tokens, and the context {self._settings.context_tokens}", "context_length_exceeded"
+            )
+        prompt = Prompt([self._tree.ids(start)], [], request.stop)
+        try:
+            generation = await self._policy.generate(prompt, room, self._seed + number)
+        except AgentError as error:
+            if isinstance(error, RefusedError) and self.steps:
+                raise RequestError("the engine refuses this conversation", "context_length_exceeded") from error
+            self.fault = self.fault or error
+            raise RequestError("the engine does not answer", "engine", 503) from error
+        self._check()
+        return await self._record(request, generation, start, count, text, time.monotonic() - clock)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RequestError("this trajectory has ended", "ended", 410)
+
+    def _prompt(self, request: ChatRequest) -> tuple[Run, int, str]:
+        """Add the prompt to the tree; return its end, the number of its ids and its text."""
+        messages = [self._as_sampled(message) for message in request.messages]
+        try:
+            text = self._conversations.render(messages, request.tools)
+        except TokenizerError as error:
+            raise RequestError(str(error)) from error
+        known, left = self._known(text)
+        before = [] if known is None else self._tree.ids(known.end)
+        ids = [*before, *self._conversations.encode(left)]
+        start, new = self._tree.add(ids)
+        if _turns(request) != (known.turn if known else 0):
+            self.again += max(0, new - len(self._conversations.encode(_asking(request))))
+        return start, len(ids), text
+
+    def _known(self, text: str) -> tuple[Answered | None, str]:
+        """Return the longest answered conversation with which a text begins, and what comes after it."""
+        found: tuple[Answered, str] | None = None
+        digest, place = sha256(), 0
+        for each in sorted(self._answered, key=lambda answered: answered.length):
+            if each.length > len(text):
+                break
+            digest.update(text[place : each.length].encode())
+            place = each.length
+            if digest.digest() == each.digest and (left := self._conversations.behind(text[place:], each.said)) is not None:
+                found = (each, left) if found is None or len(left) <= len(found[1]) else found
+        if found is None:
+            return None, text
+        answered, left = found
+        return answered, left.removeprefix(self._conversations.end) if answered.closed else left
+
+    async def _record(
+        self, request: ChatRequest, generation: Generation, start: Run, count: int, text: str, seconds: float
+    ) -> Reply:
+        if not generation.token_ids:
+            self.fault = self.fault or AgentError("the engine sampled no token")
+            raise RequestError("the engine does not answer", "engine", 503)
+        path = self._tree.sampled(start, generation)
+        tokenizer = self._conversations.tokenizer
+        closed = generation.token_ids[-1] in tokenizer.stop_ids
+        whole = tokenizer.decode(generation.token_ids)
+        said = whole.removeprefix(tokenizer.opened)
+        self._answered.append(Answered(_turns(request) + 1, len(text), sha256(text.encode()).digest(), said, closed, path.end))
+        thought, content = split_thought(whole) if tokenizer.thinks else ("", whole)
+        cut = min((found for stop in request.stop if (found := content.find(stop)) >= 0), default=len(content))
+        content, calls = content[:cut], list[dict[str, Any]]()
+        step = Step(
+            kind="reply",
+            think=thought,
+            code=content,
+            observation=cut_middle(_asking(request), self._settings.observation_chars),
+            policy_seconds=seconds,
+        )
+        self.steps.append(step)
+        self._heard(self.steps)
+        raw = content
+        if request.tools and self._calls is not None:
+            content, parsed = await self._calls(content, request.tools)
+            calls = [_call(path.step, place, call) for place, call in enumerate(parsed)]
+        if calls:
+            self._called[calls[0]["id"]] = (calls, raw)
+        finish: Finish = "tool_calls" if calls else "stop" if generation.finish == "stop" else "length"
+        return Reply(path.step, content, thought, calls, finish, count, len(generation.token_ids))
+
+    def _as_sampled(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return an assistant's message with calls as the text that was sampled, if it is one that was given here."""
+        calls = message.get("tool_calls")
+        if message["role"] != "assistant" or not calls or calls[0]["id"] not in self._called:
+            return message
+        given, raw = self._called[calls[0]["id"]]
+        same = [(call["id"], call["function"]["name"], _arguments(call)) for call in given]
+        if [(call["id"], call["function"]["name"], _arguments(call)) for call in calls] != same:
+            return message
+        return {**{name: each for name, each in message.items() if name != "tool_calls"}, "content": Verbatim(raw)}
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """Return thought and answer of a sampled text."""
+    if not text.lstrip().startswith(THINK):
+        return "", text
+    thought, _, answer = text.lstrip().removeprefix(THINK).partition(THOUGHT)
+    return thought.strip("\n"), answer.lstrip("\n")
+
+
+def _call(step: int, place: int, call: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    return {"id": f"call_{step}_{place}", "type": "function", "function": function}
+
+
+def _arguments(call: dict[str, Any]) -> Any:
+    """Return the arguments of a call as an object, whichever way they are written."""
+    arguments = call["function"]["arguments"]
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _turns(request: ChatRequest) -> int:
+    return sum(message["role"] == "assistant" for message in request.messages)
+
+
+def _asking(request: ChatRequest) -> str:
+    """Return what a request says after the assistant's last turn, for readers."""
+    last = max((place for place, each in enumerate(request.messages) if each["role"] == "assistant"), default=-1)
+    return "\n".join(f"{each['role']}: {each['content']}" for each in request.messages[last + 1 :])
