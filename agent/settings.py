@@ -27,6 +27,9 @@ SUMMARY_PROMPT = (
 
 
 _SOFT: JsonDict = {"acts_if": {"key": "trim", "values": ["soft"]}}
+OF_NOTEBOOKS = (
+    "trim", "keep_steps", "summary_tokens", "cell_timeout_s", "thinking", "think_tag", "code_style", "system_prompt"
+)  # fmt: skip
 _PROGRAM: JsonDict = {"acts_if": {"key": "kind", "values": ["program"]}}
 
 
@@ -54,6 +57,11 @@ class AgentSettings(BaseModel):
     answer: Literal["stdout", "file", "call"] = Field(
         "stdout",
         description="the answer: all that the program prints, answer.txt, or what it posts to $NBRL_ADDRESS/answer",
+        json_schema_extra=_PROGRAM,
+    )
+    tool_parser: str | None = Field(
+        None,
+        description="the engine's parser for calls of tools that a program sends with its requests, such as qwen25 or llama3",
         json_schema_extra=_PROGRAM,
     )
     max_steps: int = Field(
@@ -98,8 +106,11 @@ class AgentSettings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "AgentSettings":
-        if self.kind == "program" and not self.command:
-            raise ValueError("an agent of the kind program needs a command, such as [python, /opt/program/agent.py]")
+        if self.kind == "program":
+            if not self.command:
+                raise ValueError("an agent of the kind program needs a command, such as [python, /opt/program/agent.py]")
+            if idle := [name for name in OF_NOTEBOOKS if getattr(self, name) != type(self).model_fields[name].default]:
+                raise ValueError(f"{idle[0]} has no effect for an agent of the kind program; leave it out")
         if self.action_tokens >= self.context_tokens:
             raise ValueError(f"action_tokens ({self.action_tokens}) must be below context_tokens ({self.context_tokens})")
         if self.trim == "soft" and self.summary_tokens + self.action_tokens >= self.context_tokens:

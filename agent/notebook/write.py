@@ -102,8 +102,10 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
     name = f"step-{index + 1}"
     facts = step.model_dump(exclude={"code", "outputs", "observation", "tool_calls"})
     facts |= {"step": index + 1, "notepad": json.loads(step.notepad)}
-    if step.kind == "summary" or step.malformed:
+    if step.kind != "cell" or step.malformed:
         facts["observation"] = step.observation
+    if step.kind == "reply":
+        facts["code"] = step.code
     if reward is not None:
         facts["reward"] = reward
     metadata = {"nbrl": _clean(facts) | {"tool_calls": [_call(call) for call in step.tool_calls]}}
@@ -112,6 +114,9 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
         return [_markdown(f"{name}-malformed", f"{head}\n\n**Malformed action:** {literal(step.malformed)}", metadata)]
     if step.kind == "summary":
         return [_markdown(f"{name}-summary", f"{head}\n\n**Summary:** {literal(step.observation)}", metadata)]
+    if step.kind == "reply":
+        said = f"### Step {index + 1}\n\n**Request:** {literal(step.observation)}\n\n{literal(step.think)}"
+        return [_markdown(f"{name}-reply", f"{said}\n\n**Reply:** {literal(step.code)}", metadata)]
     # Verbatim: with any other character it would be another program when it is run again.
     code = new_code_cell(storable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
     code.outputs = [_output(output, count) for output in step.outputs]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -110,6 +110,21 @@ class SglangPolicy:
             body["lora_path"] = self._adapter
         return json.dumps(body, separators=(",", ":")).encode()
 
+    async def parse_calls(self, parser: str, text: str, tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]]:
+        """Return a sampled text without the calls of tools in it, and these, each with `name` and its `arguments` as JSON.
+
+        Raises RefusedError where the server's parser cannot do it, PolicyError where it does not answer.
+        """
+        body = json.dumps({"text": text, "tools": tools, "tool_call_parser": parser}).encode()
+        try:
+            reply = json.loads(await self._post(body, "parse_function_call"))
+            calls = [{"name": str(call["name"]), "arguments": str(call["parameters"])} for call in reply["calls"]]
+            return str(reply["normal_text"]), calls
+        except PolicyError as error:
+            raise RefusedError(f"tools or agent.tool_parser ({parser}): {error}") from error
+        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise PolicyError(f"the engine at {self._url} parsed no calls: {type(error).__name__}: {error}") from error
+
     async def serves(self) -> bool:
         """Return whether the server gives a sign of life, if need be after a token of its own."""
         try:
@@ -119,14 +134,14 @@ class SglangPolicy:
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    async def _post(self, body: bytes) -> bytes:
+    async def _post(self, body: bytes, path: str = "generate") -> bytes:
         """Return the reply's body. A connection that the server closed, as it may when idle, is replaced at once; after that it
         is away, and is asked again until it is back or `away_s` seconds passed.
         """
         deadline: float | None = None
         while True:
             try:
-                return await self._once(body)
+                return await self._once(body, path)
             except aiohttp.ServerTimeoutError:
                 raise
             except AWAY:
@@ -138,10 +153,8 @@ class SglangPolicy:
                 self.interrupted = True
             await asyncio.sleep(AWAY_POLL_S)
 
-    async def _once(self, body: bytes) -> bytes:
-        async with self._session.post(
-            f"{self._url}/generate", data=body, headers={"Content-Type": "application/json"}
-        ) as response:
+    async def _once(self, body: bytes, path: str) -> bytes:
+        async with self._session.post(f"{self._url}/{path}", data=body, headers={"Content-Type": "application/json"}) as response:
             reply = await response.read()
             if response.status != 200:
                 excerpt = reply.decode("utf-8", "replace")
@@ -149,5 +162,5 @@ class SglangPolicy:
                     excerpt = excerpt.replace(secret, "[key]")
                 refused = RefusedError if response.status in REFUSALS else PolicyError
                 kind = _UnavailableError if response.status == UNAVAILABLE else refused
-                raise kind(f"the engine at {self._url} answered {response.status} to a generation: {excerpt[:EXCERPT]}")
+                raise kind(f"the engine at {self._url} answered {response.status} to /{path}: {excerpt[:EXCERPT]}")
             return reply

@@ -89,6 +89,8 @@ class Recorder:
         self._asked += 1
         if self.spent:
             raise RequestError(f"this trajectory may make {self._settings.max_steps} requests, and has", "step_limit", 403)
+        if request.tools and self._calls is None:
+            raise RequestError("calls of tools are read by agent.tool_parser, which is not set; set it, or send no tools")
         number, clock = self._asked - 1, time.monotonic()
         start, count, text = self._prompt(request)
         room = min(self._settings.context_tokens - count, self._settings.action_tokens, request.max_tokens or count + 2**31)
@@ -168,12 +170,21 @@ class Recorder:
         self._heard(self.steps)
         raw = content
         if request.tools and self._calls is not None:
-            content, parsed = await self._calls(content, request.tools)
+            content, parsed = await self._parsed(self._calls, content, request)
             calls = [_call(path.step, place, call) for place, call in enumerate(parsed)]
         if calls:
             self._called[calls[0]["id"]] = (calls, raw)
         finish: Finish = "tool_calls" if calls else "stop" if generation.finish == "stop" else "length"
         return Reply(path.step, content, thought, calls, finish, count, len(generation.token_ids))
+
+    async def _parsed(self, calls: CallParser, text: str, request: ChatRequest) -> tuple[str, list[dict[str, Any]]]:
+        try:
+            return await calls(text, request.tools)
+        except RefusedError as error:
+            raise RequestError(f"the engine cannot read calls of these tools: {error}") from error
+        except AgentError as error:
+            self.fault = self.fault or error
+            raise RequestError("the engine does not answer", "engine", 503) from error
 
     def _as_sampled(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return an assistant's message with calls as the text that was sampled, if it is one that was given here."""

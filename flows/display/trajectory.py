@@ -54,18 +54,22 @@ def task(question: str) -> RenderableType:
 
 
 def action(index: int, step: Step) -> Iterator[RenderableType]:
-    """Yield the policy's action: think and code, or why it is malformed."""
+    """Yield the policy's action: think and code, or why it is malformed; of a reply, the request too."""
     yield plain(f"step {index + 1}", "bold blue")
+    if step.kind == "reply":
+        yield plain(step.observation, "cyan")
     yield plain(step.think, "italic")
     if step.malformed:
         yield plain(f"malformed: {step.malformed}", "red")
     elif step.kind == "cell":
         yield Syntax(plain(step.code).plain, "python", background_color="default", word_wrap=True)
+    elif step.kind == "reply":
+        yield plain(step.code)
 
 
 def observation(step: Step) -> Iterator[RenderableType]:
     """Yield the output of the action and its tool calls."""
-    if not step.malformed:
+    if not step.malformed and step.kind != "reply":
         yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
         yield plain(f"  {call.name}({_short(call.arguments)}) → {_short(call.result)}", "dim")

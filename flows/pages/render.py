@@ -204,13 +204,15 @@ def _notes(step: Step, before: str) -> str:
 
 def _blocks(step: Step) -> list[TextBlock]:
     """Return thought, code and output of a step, as far as it has them."""
-    blocks = []
+    blocks = [block("request", "output", step.observation)] if step.kind == "reply" else []
     if step.think:
         blocks.append(block("thought", "thought", step.think))
     if step.malformed:
         blocks.append(block("malformed", "error", step.malformed))
     elif step.kind == "summary":
         blocks.append(block("summary", "thought", step.observation))
+    elif step.kind == "reply":
+        blocks.append(block("reply", "question", step.code))
     elif step.code or step.observation:
         failed = step.cell_status in ("error", "timeout", "dead")
         blocks.append(block("code", "code", step.code, python))

@@ -111,7 +111,7 @@ class Episodes:
     ) -> Trajectory:
         async with self._notebooks.bare(task.environment, task.ability, simulated, session) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
-            trajectory = await programs.play(task, sampler.policy, kernel, toolbox, limits, session)
+            trajectory = await programs.play(task, sampler, kernel, toolbox, limits, session)
             trajectory.files += await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nbrl.agent.episode import Task
 from nbrl.agent.errors import AgentError
-from nbrl.agent.policy import Policy
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.recorder.server import RecordingServer
 from nbrl.agent.recorder.tool_server import ToolServer
@@ -24,6 +23,7 @@ from nbrl.agent.trajectory import ProducedFile, Status, Step, Trajectory
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import KernelLimits, SandboxSettings
+from nbrl.tasks.rollout.samplers import Sampler
 
 SOCKET, STDIN, STDOUT, STDERR = ".nbrl.socket", ".nbrl.stdin", ".nbrl.stdout", ".nbrl.stderr"
 QUESTION, ANSWER = "question.txt", "answer.txt"
@@ -42,7 +42,7 @@ class Programs:
     async def play(
         self,
         task: Task,
-        policy: Policy,
+        sampler: Sampler,
         kernel: SandboxKernel,
         toolbox: Toolbox,
         settings: AgentSettings,
@@ -56,7 +56,7 @@ class Programs:
             if session is not None:
                 session.set_step(len(steps) - 1)
 
-        recorder = Recorder(self.conversations, policy, settings, task.seed, heard=heard)
+        recorder = Recorder(self.conversations, sampler.policy, settings, task.seed, sampler.calls, heard)
         tools = ToolServer(toolbox, self.sandbox.call_timeout_s, self.sandbox.calls_per_kernel)
         question = "\n\n".join(part for part in (task.question, task.instruction) if part)
         await asyncio.to_thread(self._hand_over, kernel, question, settings)

@@ -16,6 +16,7 @@ from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy
+from nbrl.agent.recorder.recorder import CallParser
 from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
@@ -78,17 +79,21 @@ class Engines:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The policy of one episode, whether its engine was away meanwhile, and for how many seconds it was out of reach."""
+    """The policy of one episode, whether its engine was away meanwhile, and for how many seconds it was out of reach; `calls`
+    reads the calls of tools in a text.
+    """
 
     policy: Policy
     was_away: Callable[[], Awaitable[bool]]
     missed_s: Callable[[], float]
+    calls: CallParser | None = None
 
 
 class EngineSamplers:
     """Samples from the engines of a round, an episode from one of them: token ids in and out."""
 
     def __init__(self, plan: RunnerPlan) -> None:
+        self._parser = plan.agent.tool_parser
         with plan.model.lease(NodeCache(plan.nodes)) as lease:
             self.renderer = ChatTokenizer.load(lease.path, plan.agent)
             program = plan.agent.kind == "program"
@@ -118,7 +123,9 @@ class EngineSamplers:
                 async def was_away() -> bool:
                     return policy.interrupted or not await policy.serves()
 
-                return Sampler(policy, was_away, lambda: probes[turn].missed_s(began))
+                parser = self._parser
+                calls = None if parser is None else partial(policy.parse_calls, parser)
+                return Sampler(policy, was_away, lambda: probes[turn].missed_s(began), calls)
 
             try:
                 yield new

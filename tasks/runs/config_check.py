@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 from nbrl.agent.errors import ToolError
@@ -54,6 +55,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_packages(rules)
     _check_direct(config, contents)
     _check_sandbox(config)
+    _check_program(config, purpose)
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
@@ -96,6 +98,20 @@ def _check_direct(config: RunConfig, contents: Mapping[str, Contents]) -> None:
                 f"evaluate.mode is direct, but the tasks of environments.{name} are done by calls in a session, for which a "
                 "notebook is needed; set evaluate.mode to agent"
             )
+
+
+def _check_program(config: RunConfig, purpose: Purpose) -> None:
+    """Check that a program can be the agent: its folder is here, and the ids of its policy are known."""
+    agent = config.agent
+    if agent.kind != "program":
+        return
+    if purpose == "evaluate a server":
+        raise ConfigError(
+            "agent.kind is program, whose requests are answered by a policy of our own engines; leave --endpoint out, or set "
+            "agent.kind to notebook"
+        )
+    if agent.folder is not None and not Path(agent.folder).is_dir():
+        raise ConfigError(f"agent.folder {agent.folder} is no folder; name the one that the program is in")
 
 
 def _check_sandbox(config: RunConfig) -> None:

@@ -14,6 +14,7 @@ BASE, OVERRIDE = "base", "--set "
 PATHS = (
     "home",
     "policy.path",
+    "agent.folder",
     "environments.*.train",
     "environments.*.held_out",
     "environments.*.corpus",

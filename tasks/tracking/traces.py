@@ -87,7 +87,7 @@ def spans(trajectory: Trajectory) -> list[Span]:
                 tokens=tokens.get(number),
             )
         )
-        if step.code:
+        if step.code and step.kind == "cell":
             result.append(
                 Span(
                     name=f"step {number}: cell",
@@ -112,4 +112,6 @@ def _tokens(trajectory: Trajectory) -> dict[int, tuple[int, int]]:
 def _outputs(step: Step) -> dict[str, str]:
     if step.kind == "summary":
         return {"think": step.think, "summary": step.observation, "malformed": step.malformed}
+    if step.kind == "reply":
+        return {"think": step.think, "reply": step.code}
     return {"think": step.think, "code": step.code, "malformed": step.malformed}

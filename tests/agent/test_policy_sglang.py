@@ -93,7 +93,7 @@ def test_whether_a_server_serves_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (Reply({"error": "too long"}, status=400), "answered 400 to a generation.*too long"),
+        (Reply({"error": "too long"}, status=400), "answered 400 to /generate.*too long"),
         (Reply("<html>"), "did not answer a generation: JSONDecodeError"),
         (Reply({"meta_info": {}}), "did not answer a generation: KeyError"),
         (Reply([]), "did not answer a generation: TypeError"),

@@ -17,6 +17,7 @@ from nbrl.agent.trajectory import ROOT, Status, Trajectory
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.program_episode import limits_for, programs_of
+from nbrl.tasks.rollout.samplers import Sampler
 from tests.agent.families import FAMILIES, write_folder
 from tests.agent.test_recorder import Engine, assert_sampled
 
@@ -62,12 +63,18 @@ def play(
     folder.chmod(0o755)
     given = {"kind": "program", "command": ["python", "/opt/program/agent.py"], "folder": str(folder), "deadline_s": 20, **more}
     settings = AgentSettings.model_validate(given)
+
+    async def never() -> bool:
+        return False
+
     engine = Engine(sample or (lambda number, _: conversations.tokenizer.encode_action(f"{number}")))
+
+    sampler = Sampler(engine, never, lambda: 0.0)
 
     async def run() -> Trajectory:
         limits = limits_for(settings, SandboxSettings(warm=1))
         async with programs_of(conversations, limits) as programs, KernelPool(limits) as pool, pool.kernel() as kernel:
-            return await programs.play(TASK, engine, kernel, Toolbox([FunctionTool(add)]), settings)
+            return await programs.play(TASK, sampler, kernel, Toolbox([FunctionTool(add)]), settings)
 
     return asyncio.run(run()), engine
 
