@@ -55,9 +55,9 @@ class Recorder:
         settings: AgentSettings,
         seed: int,
         calls: CallParser | None = None,
-        heard: Callable[[list[Step]], None] = lambda _: None,
+        replied: Callable[[list[Step]], None] = lambda _: None,
     ) -> None:
-        """Begin a trajectory. `heard` is called with the steps so far, after each request that is answered."""
+        """Begin a trajectory. `replied` is called with the steps so far, after each request that is answered."""
         self._conversations, self._policy, self._settings, self._seed = conversations, policy, settings, seed
         self._calls = calls
         self._tree = RequestTree()
@@ -68,7 +68,7 @@ class Recorder:
         self.fault: AgentError | None = None
         self.again = 0
         self.answer: str | None = None
-        self._heard = heard
+        self._replied = replied
 
     @property
     def nodes(self) -> list[Node]:
@@ -167,7 +167,7 @@ class Recorder:
             policy_seconds=seconds,
         )
         self.steps.append(step)
-        self._heard(self.steps)
+        self._replied(self.steps)
         raw = content
         if request.tools and self._calls is not None:
             content, parsed = await self._parsed(self._calls, content, request)

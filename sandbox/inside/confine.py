@@ -26,6 +26,7 @@ _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer archite
 HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
 # Terminals are counted for the whole machine: one kernel may not take them all.
 _TERMINALS = 32
+_TCP_BYTES = "4096 16384 131072"  # of a socket's buffer: least, usual and most
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Calls through this one keep the interpreter's lock, as a fork must.
@@ -111,6 +112,9 @@ def enter(birth: dict[str, Any], code: bytes) -> None:
     _mounts(workspace, birth["limits"]["workspace_bytes"], birth["limits"]["inodes"])
     os.chdir(workspace)
     _loopback_up()
+    if birth["loopback"]:
+        for name in ("tcp_rmem", "tcp_wmem"):  # no control group of version 1 counts these buffers
+            _write(f"/proc/sys/net/ipv4/{name}", _TCP_BYTES)
     _sethostname(b"sandbox", 7)
     _write("/proc/sys/user/max_user_namespaces", "0")
     _drop_capabilities()

@@ -66,6 +66,7 @@ def birth_message(address: Address, settings: KernelLimits) -> dict[str, Any]:
             "workspace_bytes": settings.workspace_mb * mib,
             "inodes": settings.workspace_files,
         },
+        "loopback": settings.loopback,
         "workspace": WORKSPACE,
         "call_bytes": settings.call_bytes,
         # Twice what the host keeps, so that a cut in the kernel never removes what the host would keep.

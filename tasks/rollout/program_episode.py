@@ -51,12 +51,12 @@ class Programs:
         """Run the program to its end in a clean kernel with TCP. Raises AgentError for an infrastructure fault, SandboxError."""
         began, clock = time.time(), time.monotonic()
 
-        def heard(steps: list[Step]) -> None:
+        def replied(steps: list[Step]) -> None:
             _take(toolbox, steps[:-1])
             if session is not None:
                 session.set_step(len(steps) - 1)
 
-        recorder = Recorder(self.conversations, sampler.policy, settings, task.seed, sampler.calls, heard)
+        recorder = Recorder(self.conversations, sampler.policy, settings, task.seed, sampler.calls, replied)
         tools = ToolServer(toolbox, self.sandbox.call_timeout_s, self.sandbox.calls_per_kernel)
         question = "\n\n".join(part for part in (task.question, task.instruction) if part)
         await asyncio.to_thread(self._hand_over, kernel, question, settings)
