@@ -1,6 +1,7 @@
 """Reads CSV, and text of any character set."""
 
 import gzip
+import io
 import re
 from codecs import BOM_UTF8, getincrementaldecoder
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.csv
 
 from nbrl.tasks.errors import ConfigError
 
-ZIPPED = ".gz"
+ZIPPED = (".gz", ".zst")
 TEXT_BYTES = 4 << 30  # of a file of text that is read whole, or unpacked
 LONGEST_FIELD = 1 << 30  # bytes that are read at once
 _HEAD = 1 << 16
@@ -20,15 +21,20 @@ _WHOLE = re.compile(r"-?\d+\.0")
 
 def kind_of(path: Path) -> str:
     """Return the suffix that says the format."""
-    return (path.with_suffix("") if path.suffix.lower() == ZIPPED else path).suffix.lower()
+    return (path.with_suffix("") if is_zipped(path) else path).suffix.lower()
 
 
 def opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if is_zipped(path) else path.open("rb")  # type: ignore[return-value]
+    match path.suffix.lower():
+        case ".gz":
+            return gzip.open(path, "rb")  # type: ignore[return-value]
+        case ".zst":
+            return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
 
 
 def is_zipped(path: Path) -> bool:
-    return path.suffix.lower() == ZIPPED
+    return path.suffix.lower() in ZIPPED
 
 
 def contents(path: Path) -> bytes:

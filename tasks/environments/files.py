@@ -29,6 +29,8 @@ LIMITS = ("max_steps", "deadline_s")  # of a question's episodes; a row may leav
 OPTIONAL = ("id", "ability", "source", "rule", "files", *LIMITS)
 ONE_ANSWER = "answer"  # as a file may call its answers
 EXPECTED = "expected"  # paths of the files that the agent has to make, for the rule files
+# Of a table as verl's preparation writes it, which names other columns than ours.
+VERL: Mapping[str, str] = {"question": "prompt", "answers": "reward_model", "source": "data_source"}
 # What is never taken from a file.
 OURS = ("reference", "environment", "collect")
 MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED, *TESTED)
@@ -45,8 +47,8 @@ def read_questions(
 ) -> pa.Table:
     """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
-    A column `answer` is that of the answers if no other is. A file without ids gets some from its name and its rows, one without
-    abilities the ability `qa`, one without rules `rule`.
+    A column `answer` is that of the answers if no other is, and a file with the columns of VERL needs no names for them. A file
+    without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
 
     `key` is the place of the settings, for errors; the files that questions come with are added to `attached` by their digest.
     Raises ConfigError when the file is missing or not what it must be.
@@ -58,6 +60,9 @@ def read_questions(
         converts |= {theirs: convert, theirs.partition(".")[0]: convert}
     folder = path if path.is_dir() else path.parent
     table = read_table(path, key, converts)
+    if "question" not in (*columns, *table.column_names) and {*VERL.values()} <= {*table.column_names}:
+        columns = {**VERL, **columns}
+        table = read_table(path, key, {**converts, **dict.fromkeys(VERL.values(), _text)})
     if "answers" not in (*columns, *table.column_names) and ONE_ANSWER in table.column_names:
         columns = {**columns, "answers": ONE_ANSWER}
     answers = columns.get("answers", "answers")

@@ -18,7 +18,7 @@ from nbrl.tasks.errors import ConfigError
 
 JSON = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (".parquet", *JSON, ".csv", ".tsv", ".arrow")
-SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {ZIPPED} after it"
+SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {' or '.join(ZIPPED)} after it"
 SAVED = ("dataset_info.json", "state.json")  # in a folder that `save_to_disk` of datasets wrote
 SEVERAL = "dataset_dict.json"  # in one of several such folders
 _SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)

@@ -21,7 +21,9 @@ def test_a_folder_a_pattern_or_zipped_text_is_its_files_in_order(tmp_path: Path)
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in FOUND).encode()))
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"question,answers\nq0?,0\nq1?,1\n"))
     write(shards / ".train-2.parquet", [FOUND[0] | {"question": "hidden?"}])
-    for path in (shards, shards / "*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
+    with pa.CompressedOutputStream(str(tmp_path / "x.jsonl.zst"), "zstd") as packed:
+        packed.write("".join(f"{json.dumps(row)}\n" for row in FOUND).encode())
+    for path in (shards, shards / "*.parquet", *(tmp_path / name for name in ("x.jsonl.gz", "x.jsonl.zst", "x.csv.gz"))):
         assert questions(path) == FOUND
     assert len({*read_questions(shards, {}, "qa")["id"].to_pylist()}) == 2
     write(shards / "more.csv", ROWS)
@@ -79,6 +81,7 @@ def test_a_pipe_beside_questions_is_not_read_for_ever(tmp_path: Path, column: st
 
 
 PUBLISHED = {
+    "data_source": "mine/sums",
     "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q?"}],
     "reward_model": {"style": "rule", "ground_truth": "7"},
     "aliases": [{"text": "x"}, {"text": "y"}],
@@ -90,6 +93,7 @@ def test_what_lies_in_a_column_is_named_by_its_path_and_messages_are_what_they_a
     path = write(tmp_path / f"x{suffix}", [PUBLISHED])
     question = "Be brief.\n\nq?"
     assert questions(path, question="prompt", answers="reward_model.ground_truth") == [{"question": question, "answers": ["7"]}]
+    assert questions(path) == [{"question": question, "answers": ["7"]}]  # its columns are known
     assert questions(path, question="prompt", answers="reward_model") == [{"question": question, "answers": ["7"]}]
     assert questions(path, question="prompt", answers="aliases.text") == [{"question": question, "answers": ["x", "y"]}]
     with pytest.raises(ConfigError, match=r"no column 'reward_model\.truth', .* did you mean 'reward_model\.ground_truth'"):

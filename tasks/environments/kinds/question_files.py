@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.fetch import convert, from_hub, hub_table
 from nbrl.tasks.environments.environment import Environment, Tables
-from nbrl.tasks.environments.files import MAPPED, questions_of, read_passages, read_questions
+from nbrl.tasks.environments.files import MAPPED, VERL, questions_of, read_passages, read_questions
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA
 from nbrl.tasks.errors import did_you_mean
 from nbrl.tasks.reward.rules.rule import JUDGE, Rule
@@ -112,5 +112,6 @@ class HubEnvironment(Environment):
             return Tables(questions, questions, fetched.passages)
         table = hub_table(self.dataset, self.configuration, split, self.limit)
         name = f"{self.dataset.rpartition('/')[2]}-{split}"
-        found = questions_of(table, f"the data set {self.dataset}", name, self.columns, self.rule or "qa", key)
+        columns = self.columns or (VERL if {*VERL.values()} <= {*table.column_names} else {})
+        found = questions_of(table, f"the data set {self.dataset}", name, columns, self.rule or "qa", key)
         return Tables(found, found)
