@@ -47,7 +47,7 @@ Home = Annotated[
 
 def export(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
-    folder: Annotated[Path, typer.Argument(help="where to write the model folder; nothing is overwritten")],
+    folder: Annotated[Path, typer.Argument(help="where to write the model folder, or the file; nothing is overwritten")],
     checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; by default the newest")] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
@@ -57,15 +57,41 @@ def export(
         str | None, typer.Option(metavar="SIZE", help="split the weights into files of at most this size, e.g. 5GB")
     ] = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="write only what LoRA trained, in peft's format")] = False,
+    trajectories: Annotated[
+        Literal["atif", "messages", "otel"] | None,
+        typer.Option(help="write the trajectories in this format instead, one in each line: see docs/formats.md"),
+    ] = None,
+    iteration: Annotated[int | None, typer.Option(min=1, metavar="N", help="only those of this iteration")] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="only those of held-out evaluations")] = False,
     home: Home = None,
     root: Root = None,
 ) -> None:
-    """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
+    """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations; or its trajectories."""
     from nbrl.flows.cli.export import closing
     from nbrl.flows.cli.export import export as write
+    from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.runs.run import checked_name
 
     on_stop(lambda: "nothing was written")
+    of_weights = {
+        "--checkpoint": checkpoint is not None,
+        "--dtype": dtype,
+        "--max-shard-size": max_shard_size,
+        "--adapter": adapter,
+    }
+    of_lists = {"--iteration": iteration, "--held-out": held_out}
+    idle = of_lists if trajectories is None else of_weights
+    if given := [option for option, value in idle.items() if value]:
+        why = "without --trajectories" if trajectories is None else "beside --trajectories, which writes no weights"
+        raise ConfigError(f"{given[0]} does nothing {why}; leave it out")
+    if trajectories is not None:
+        from nbrl.flows.cli.export_trajectories import export_trajectories
+        from nbrl.flows.display.wanted import Wanted
+
+        wanted = Wanted(iteration=iteration, held_out=held_out)
+        count = export_trajectories(read_alone(home, root), checked_name(run), folder, trajectories, wanted)
+        out.print(f"wrote {count} trajectories of {run} to {folder}", markup=False, highlight=False, soft_wrap=True)
+        return
     source = write(read_alone(home, root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
     out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
