@@ -6,7 +6,6 @@ any role. It is rendered as a whole. What messages hold can become no control to
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nbrl.agent.errors import TokenizerError
@@ -41,9 +40,11 @@ class Conversations:
         self._glue = re.compile("|".join(map(re.escape, controls)) or r"(?!)")
 
     @classmethod
-    def load(cls, folder: Path | str, tokenizer: ChatTokenizer, settings: AgentSettings) -> "Conversations":
-        """Load the chat template of a Hugging Face folder. Raises TokenizerError if it does not work for conversations."""
-        made = cls(tokenizer, Template.load(Path(folder), settings.template_arguments))
+    def load(cls, tokenizer: ChatTokenizer, settings: AgentSettings) -> "Conversations":
+        """Load the chat template of the tokenizer's folder. Raises TokenizerError if it does not work for conversations."""
+        if tokenizer.folder is None:
+            raise TokenizerError("the tokenizer has no chat template beside it; load it from a folder")
+        made = cls(tokenizer, Template.load(tokenizer.folder, settings.template_arguments))
         made.prove()
         return made
 

@@ -79,6 +79,7 @@ class ChatTokenizer:
 
     def __init__(self, tokenizer: Tokenizer, glue: Glue = CHATML, name: str = "tokenizer") -> None:
         self._tokenizer, self._name = tokenizer, name
+        self.folder: Path | None = None  # that it was loaded from
         self._plain, controls = _without_controls(tokenizer, name)
         self.controls: Mapping[str, int] = controls
         self._tags = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.special}
@@ -115,6 +116,7 @@ class ChatTokenizer:
         with guarded(file), rendering():
             glue = read_glue(template)
             renderer = cls(tokenizer, glue, str(file))
+            renderer.folder = folder
             renderer._learn_stops(folder)
             renderer._prove(template, glue)
         renderer._suit(settings)

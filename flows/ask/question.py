@@ -14,6 +14,7 @@ from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import with_files
+from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Equipment
@@ -25,6 +26,8 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.workspace import Collected
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
+from nbrl.tasks.rollout.program_episode import limits_for, programs_of
+from nbrl.tasks.rollout.samplers import Sampler
 
 SHOWN = 3  # files left out that are named
 STOPPED = "stopped before its end"
@@ -114,8 +117,16 @@ async def answer(
     """
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, report)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, question.one_kernel))
-        kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
+        limits = limits_for(question.agent, question.one_kernel)
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, limits))
+        programs = None
+        if question.agent.kind == "program":
+            known = tokenizer if isinstance(tokenizer, ChatTokenizer) else None
+            conversations = Conversations.load(known, question.agent) if known is not None else None
+            programs = await stack.enter_async_context(programs_of(conversations, limits))
+            kernel, toolbox = await stack.enter_async_context(notebooks.bare("", question.ability, None, None))
+        else:
+            kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"
         task = Task(
@@ -128,6 +139,9 @@ async def answer(
             images=question.pictures,
             instruction=question.instruction,
         )
+        if programs is not None:
+            keep(await programs.play(task, Sampler(policy, _never, lambda: 0.0), kernel, toolbox, question.agent, None, watcher))
+            return
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
         try:
             keep(await episode.run())
@@ -137,6 +151,10 @@ async def answer(
         except asyncio.CancelledError:
             keep(episode.trajectory(Status.FAILED, STOPPED))
             raise
+
+
+async def _never() -> bool:
+    return False
 
 
 async def _policy(stack: AsyncExitStack, question: AgentQuestion, report: Callable[[str], None]) -> tuple[Policy, Renderer]:

@@ -1,6 +1,7 @@
 """`nbrl agent`: its options, its output, its saved notebook and its exit code."""
 
 import asyncio
+import json
 import secrets
 import time
 from contextlib import ExitStack, nullcontext
@@ -43,6 +44,16 @@ def agent(
         ),
     ] = "",
     set_: Set = None,
+    program: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="try a program as the agent, in place of the notebook: see docs/programs.md; its folder is shown to it at "
+            "/opt/program",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="name of the model; not needed if the server has only one")
     ] = None,
@@ -116,6 +127,8 @@ def agent(
         raise ConfigError("there is no question; give one, or a recording by --replay")
     played = recorded is not None and endpoint is None
     key, overrides, report = key_in(api_key_env), overrides_of(home, set_), (lambda _: None) if quiet else say
+    if program is not None:
+        overrides = [*_as_agent(program), *overrides]
 
     def keep(trajectory: Any) -> None:
         kept.append(trajectory)
@@ -156,6 +169,17 @@ def agent(
     if recorded is not None and played and not quiet:
         say(verdict(recorded, kept[0]))
     _close(kept[0], path, json_, quiet)
+
+
+def _as_agent(program: Path) -> list[str]:
+    """Return the settings by which a program is the agent."""
+    inside = f"/opt/program/{program.name}"
+    command = ["python", inside] if program.suffix == ".py" else [inside]
+    return [
+        "agent.kind=program",
+        f"agent.command={json.dumps(command)}",
+        f"agent.folder={json.dumps(str(program.absolute().parent))}",
+    ]
 
 
 def _refuse_idle(given: dict[str, Any], run: str | None, endpoint: str | None, replay: str | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nbrl.agent.episode import Task
 from nbrl.agent.errors import AgentError
+from nbrl.agent.kernel import Watcher
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.recorder.server import RecordingServer
 from nbrl.agent.recorder.tool_server import ToolServer
@@ -47,12 +48,15 @@ class Programs:
         toolbox: Toolbox,
         settings: AgentSettings,
         session: GuardedSession | None = None,
+        watcher: Watcher | None = None,
     ) -> Trajectory:
         """Run the program to its end in a clean kernel with TCP. Raises AgentError for an infrastructure fault, SandboxError."""
         began, clock = time.time(), time.monotonic()
 
         def replied(steps: list[Step]) -> None:
             _take(toolbox, steps[:-1])
+            if watcher is not None:
+                watcher.acted(len(steps) - 1, steps[-1])
             if session is not None:
                 session.set_step(len(steps) - 1)
 

@@ -97,7 +97,7 @@ class EngineSamplers:
         with plan.model.lease(NodeCache(plan.nodes)) as lease:
             self.renderer = ChatTokenizer.load(lease.path, plan.agent)
             program = plan.agent.kind == "program"
-            self.conversations = Conversations.load(lease.path, self.renderer, plan.agent) if program else None
+            self.conversations = Conversations.load(self.renderer, plan.agent) if program else None
 
     @asynccontextmanager
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:

@@ -138,8 +138,8 @@ class RecipeTree:
             if not isinstance(section, dict):
                 raise ConfigError(f"--set {assignment!r}: {'.'.join(keys[: depth + 1])!r} is a value, not a section")
         value = nested[keys[-1]]
-        if keys[-1] == "kind" and section.get("kind", value) != value:
-            section.clear()  # the other keys are of another kind
+        if keys[-1] == "kind" and section.get("kind") != value:
+            section.clear()  # the other keys are of another kind, which one without a name is too
             self._set_by(".".join(keys[:-1]), f"{OVERRIDE}{assignment}")
         section[keys[-1]] = value
         self._set_by(".".join(keys), f"{OVERRIDE}{assignment}")

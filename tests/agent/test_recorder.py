@@ -47,14 +47,14 @@ class Engine:
 def conversations(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversations]:
     folder = write_folder(tmp_path_factory.mktemp("family") / request.param, FAMILIES[request.param])
     with rendering():
-        yield Conversations.load(folder, ChatTokenizer.load(folder), AgentSettings())
+        yield Conversations.load(ChatTokenizer.load(folder), AgentSettings())
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversations]:
     folder = write_folder(tmp_path_factory.mktemp("family") / "qwen3", FAMILIES["qwen3"])
     with rendering():
-        yield Conversations.load(folder, ChatTokenizer.load(folder), AgentSettings())
+        yield Conversations.load(ChatTokenizer.load(folder), AgentSettings())
 
 
 def trajectory(recorder: Recorder) -> Trajectory:

@@ -48,7 +48,7 @@ async def add(a: int, b: int) -> int:
 @pytest.fixture(scope="module")
 def conversations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversations]:
     folder = write_folder(tmp_path_factory.mktemp("family") / "qwen2_5", FAMILIES["qwen2_5"])
-    return Conversations.load(folder, ChatTokenizer.load(folder), AgentSettings())
+    return Conversations.load(ChatTokenizer.load(folder), AgentSettings())
 
 
 def play(
