@@ -19,7 +19,8 @@ from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run
 from tests.durability.conftest import Labs
-from tests.durability.crash_lab import DIED, LAG, RUN, WORLDS, Lab
+from tests.durability.crash_doubles import DIED
+from tests.durability.crash_lab import LAG, RUN, WORLDS, Lab
 from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process

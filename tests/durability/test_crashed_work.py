@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.durability.conftest import Labs
-from tests.durability.crash_lab import ASKED, DIED, Lab
+from tests.durability.crash_doubles import DIED
+from tests.durability.crash_lab import ASKED, Lab
 
 pytestmark = pytest.mark.process
 
