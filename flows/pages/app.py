@@ -14,6 +14,7 @@ from starlette.routing import Route
 from nbrl.flows.pages import copies, render
 from nbrl.flows.pages.curves import FEW, MANY, LearningCurve, curve_of, success_of
 from nbrl.flows.pages.lists import ChosenList, of_page, page_in, place_in
+from nbrl.flows.pages.metrics import TYPE, exposition
 from nbrl.flows.pages.reading import RunReading, ShownStage, TrajectoryRow
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
@@ -104,6 +105,7 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
 
     routes = [
         Route("/", _shown(first)),
+        Route("/metrics", lambda _: Response(exposition(storage, overview(storage)), media_type=TYPE, headers=HEADERS)),
         Route("/pages.js", lambda _: Response(render.SCRIPT, media_type="text/javascript", headers=HEADERS)),
         Route("/{kind}/{name}", page_of),
         Route("/{kind}/{name}/{stage}", _shown(stage)),

@@ -20,7 +20,8 @@ from nbrl.flows.cli.commands import app
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.warmstart.sources.turns import turns_of
+from nbrl.tasks.warmstart.sources.chat import holds_conversations
+from nbrl.tasks.warmstart.sources.turns import Turn, UnfitError, turns_of
 from tests.tasks.storing import stored
 
 CALL = ToolCall(name="search", arguments='{"query": "é\\u0000"}', result='"found"', ok=True, seconds=0.5)
@@ -150,3 +151,22 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path) -> None:
     one = tmp_path / "one.jsonl"
     assert exported(root, str(one), "--trajectories", "atif", "--iteration", "2").exit_code == 0
     assert json.loads(one.read_text())["agent"]["model_name"] == "p@7"
+
+
+def learnt(path: Path, made: Trajectory) -> list[Turn]:
+    path.write_text(json.dumps(atif(made, "m", "1", {})))
+    assert holds_conversations(path)
+    return turns_of(json.loads(path.read_text()))
+
+
+def test_atif_is_learnt_from_as_it_was_said(tmp_path: Path) -> None:
+    turns = learnt(tmp_path / "one.json", PROGRAM)
+    assert [(turn.role, turn.text.splitlines()[0], turn.thought, turn.learnt) for turn in turns] == [
+        ("user", "How many?", "", True),
+        ("assistant", "I look", "hm", False),  # it called a tool that the agent may not have
+        ("user", '"found"', "", True),
+        ("user", "tool: found", "", True),
+        ("assistant", "42", "", True),
+    ]
+    with pytest.raises(UnfitError, match="nothing is demonstrated"):  # a notebook calls nothing else
+        learnt(tmp_path / "two.json", NOTEBOOK)

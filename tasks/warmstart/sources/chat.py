@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +13,13 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
+from nbrl.infra.parse import json_value
+from nbrl.tasks.environments.csv_table import ZIPPED
 from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
-from nbrl.tasks.warmstart.sources.turns import HELD, Turn, UnfitError, turns_of
+from nbrl.tasks.warmstart.sources.turns import HELD, Turn, UnfitError, is_atif, turns_of
 
 KINDS: dict[str, NodeKind] = {"system": "system", "user": "observation", "assistant": "action"}
 
@@ -27,7 +29,8 @@ class ChatDemonstrations(DemonstrationSource):
 
     kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it is")
     path: Path = Field(
-        description='JSON Lines, a JSON list or Parquet, each row {"messages": [{"role": "user", "content": "..."}, ...]}'
+        description='JSON Lines, a JSON list or Parquet, each row {"messages": [{"role": "user", "content": "..."}, ...]}, of '
+        "ShareGPT or of ATIF"
     )
 
     def check(self) -> None:
@@ -57,7 +60,8 @@ class ChatDemonstrations(DemonstrationSource):
     def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
         """Return the number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
         (path,) = self.files()
-        rows, conversations, unfit = read_rows(path), [], ""
+        rows: list[dict[str, Any]] = [_object(path)] if path.suffix == ".json" and _atif_file(path) else read_rows(path)
+        conversations, unfit = list[tuple[int, list[Turn]]](), ""
         for number, row in enumerate(rows, start=1):
             try:
                 conversations.append((number, turns_of(row)))
@@ -70,13 +74,25 @@ class ChatDemonstrations(DemonstrationSource):
 
 def holds_conversations(path: Path) -> bool:
     """Return whether a file has rows of conversations, rather than trajectories."""
-    if path.suffix in (".jsonl", ".ndjson", ".gz"):
+    if path.suffix in (".jsonl", ".ndjson", *ZIPPED):
         return True
     with suppress(OSError, ValueError, pa.ArrowException):
         if path.suffix == ".json":
-            return path.read_text(encoding="utf-8-sig").lstrip().startswith("[")
+            return path.read_text(encoding="utf-8-sig").lstrip().startswith("[") or _atif_file(path)
         return path.suffix == ".parquet" and bool({*HELD}.intersection(pq.read_schema(path).names))
     return False
+
+
+def _atif_file(path: Path) -> bool:
+    """Return whether a file is one trajectory of ATIF."""
+    with suppress(OSError, ValueError):
+        return isinstance(value := json_value(path.read_bytes()), dict) and is_atif(value)
+    return False
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json_value(path.read_bytes())
+    return value
 
 
 def _trajectory(name: str, turns: list[Turn], tokenizer: ChatTokenizer, tag: str) -> Trajectory:

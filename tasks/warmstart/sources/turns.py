@@ -42,7 +42,7 @@ class Turn(NamedTuple):
 
 def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     """Return the turns of a row. Raises UnfitError."""
-    messages = next((row[name] for name in HELD if row.get(name)), None)
+    messages = atif_messages(row) if is_atif(row) else next((row[name] for name in HELD if row.get(name)), None)
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
             messages = json_value(messages)
@@ -67,6 +67,30 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     if not any(turn.role == "assistant" and turn.learnt for turn in turns):
         raise UnfitError("has no turn of the assistant to learn, so nothing is demonstrated")
     return turns
+
+
+def is_atif(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is a trajectory of the Agent Trajectory Interchange Format."""
+    return str(row.get("schema_version", "")).startswith("ATIF-v1") and isinstance(row.get("steps"), list)
+
+
+def atif_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of such a trajectory as messages of a chat server: results of tools after the turn that called them."""
+    messages: list[dict[str, Any]] = []
+    for step in row["steps"]:
+        if not isinstance(step, dict):
+            raise UnfitError("has a step that is no object; write it as the format says")
+        role = "assistant" if step.get("source") == "agent" else str(step.get("source"))
+        says = [step.get(name) for name in ("message", "tool_calls", "observation")]
+        if step.get("is_copied_context") or not any(says):
+            continue  # it was said before, or says nothing
+        thought = {"reasoning_content": step["reasoning_content"]} if step.get("reasoning_content") else {}
+        calls = [{"name": call.get("function_name"), "arguments": call.get("arguments")} for call in step.get("tool_calls") or []]
+        called = {"tool_calls": calls} if calls else {}
+        messages.append({"role": role, "content": step.get("message"), **(thought | called if role == "assistant" else {})})
+        results = (step.get("observation") or {}).get("results") or []
+        messages += [{"role": "tool", "content": result.get("content") or ""} for result in results]
+    return messages
 
 
 def _turn(message: Any) -> Turn:
