@@ -4,8 +4,8 @@ Usage: python benchmarks/recording.py [--requests 200] [--rounds 5] [--at-once 8
 
 A real SGLang server of the shipped tiny policy answers with at most 8 tokens. A request holds a conversation of 1 to 6 turns that
 grew by the answers before. Both ways take turns in one process, by the same client, `rounds` times each. `processor_ms_added` is
-processor time of this process, and of the one that renders templates, for a request: with recording, less that without; at most 2.
-What both spend in the client is in neither.
+the processor time of a request in this process, and in the one that renders templates: with recording, less that without, at
+most 2. What both spend in the client is in neither.
 
 One JSON line for each way, with medians over the rounds; the last one has the difference.
 """
