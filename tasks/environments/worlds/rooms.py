@@ -156,21 +156,21 @@ class Rooms(World):
         return Score(success=ended["reached"], value=value, facets={"found": ended["found"], "calls": ended["calls"]})
 
     def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
-        """Show the four calls in their order. Without `good` the rooms are drawn at random."""
+        """Look through rooms until the thing is there, take it and bring it to its place; or, without `good`, try any two rooms.
+
+        Each way says in its thoughts which one it is, so that a policy which learnt both can choose between them.
+        """
         house = self._house(question.reference)
+        take, put = f"take('{house.thing}')", f"put('{house.thing}')"
         if not good:
-            rooms, target = [rng.choice(house.rooms)], rng.choice(house.rooms)
-        else:
-            fetched = question.ability == "fetch"
-            rooms = [house.place] if fetched else house.rooms[: house.rooms.index(house.place) + 1]
-            target = house.target
-        return [
-            *(("go there and see", f"go('{room}')") for room in rooms),
-            ("take it with me", f"take('{house.thing}')"),
-            ("bring it over there", f"go('{target}')"),
-            ("put it down here", f"put('{house.thing}')"),
-            *([] if good else [("that is all I do", "submit_final_answer('done')")]),
-        ]
+            first, second = rng.choice(house.rooms), rng.choice(house.rooms)
+            anywhere = [("any room will do", f"go('{first}')"), ("maybe it is here", take), ("now any other", f"go('{second}')")]
+            return [*anywhere, ("drop it", put), ("that is all I do", "submit_final_answer('done')")]
+        looked = [("look into the next", way) for way in house.rooms[: house.rooms.index(house.place) + 1]]
+        if question.ability == "fetch":
+            looked = [("it is in there", house.place)]
+        fetched = [*((think, f"go('{room}')") for think, room in looked), ("take it with me", take)]
+        return [*fetched, ("bring it where it belongs", f"go('{house.target}')"), ("put it down here", put)]
 
     def _is_in(self, split: str, reference: Any) -> bool:
         """Return whether a house belongs to a split: a house that is evaluated on is never met in training, by no other seed."""

@@ -23,6 +23,7 @@ RULES = (
 HELD_OUT = 1 << 20
 MOST_CALLS = 30
 LOOKED = 0.2  # of the reward, for a wrong decision about an order that was looked up
+LOOKS = 0.3  # how often one who guesses has looked
 Decision = Literal["refund", "repair", "refuse"]
 Ability = Literal["stated", "asked", "stranger"]
 
@@ -156,8 +157,11 @@ class Shop(World):
         return Score(success=right, value=1.0 if right else LOOKED * decided, facets={"looked": ended["looked"]})
 
     def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
+        """Look the order up and decide by the rules; or, without `good`, decide at random, mostly without a look."""
         case = Case.make(question.reference["seed"], question.reference["ability"])
-        decision = case.right if good else rng.choice(("refund", "repair", "refuse"))
-        ask = [("ask which order it is", "ask('order number?')")] if question.ability == "asked" else []
-        look = [*ask, ("look the order up", f"order({case.order.number})")] if good or rng.random() < 0.7 else []
-        return [*look, ("now I decide it", f"decide('{decision}')")]
+        ask = [("I need its number", "ask('order number?')")] if question.ability == "asked" else []
+        look = [*ask, ("look the order up", f"order({case.order.number})")] if good or rng.random() < LOOKS else []
+        if good:
+            return [*look, ("so the rules say", f"decide('{case.right}')")]
+        decision = rng.choice(("refund", "repair", "refuse"))
+        return [*look, ("let me guess", f"decide('{decision}')")]
