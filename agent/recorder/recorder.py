@@ -4,6 +4,7 @@ A request holds a whole conversation. Where it begins with a prompt that was ans
 given, those ids are taken, and only the rest is tokenised: so the ids that are trained are those that the engine sampled.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +23,7 @@ from nbrl.agent.tokens.conversation import Conversations, Verbatim
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 from nbrl.agent.trajectory import Node, Step
 
+CONTEXT = "context_length_exceeded"  # the code by which clients know that a conversation is too long
 CallParser = Callable[[str, Sequence[Any]], Awaitable[tuple[str, list[dict[str, Any]]]]]
 """Returns the text without its calls of tools, and the calls, each with `name` and its `arguments` as JSON."""
 
@@ -92,18 +94,15 @@ class Recorder:
         if request.tools and self._calls is None:
             raise RequestError("calls of tools are read by agent.tool_parser, which is not set; set it, or send no tools")
         number, clock = self._asked - 1, time.monotonic()
-        start, count, text = self._prompt(request)
+        start, count, text = await self._prompt(request)
+        self._check()
         room = min(self._settings.context_tokens - count, self._settings.action_tokens, request.max_tokens or count + 2**31)
-        if room < 1:
-            raise RequestError(
-                f"the conversation has {count} tokens, and the context {self._settings.context_tokens}", "context_length_exceeded"
-            )
         prompt = Prompt([self._tree.ids(start)], [], request.stop)
         try:
             generation = await self._policy.generate(prompt, room, self._seed + number)
         except AgentError as error:
             if isinstance(error, RefusedError) and self.steps:
-                raise RequestError("the engine refuses this conversation", "context_length_exceeded") from error
+                raise RequestError("the engine refuses this conversation", CONTEXT) from error
             self.fault = self.fault or error
             raise RequestError("the engine does not answer", "engine", 503) from error
         self._check()
@@ -113,19 +112,25 @@ class Recorder:
         if self._closed:
             raise RequestError("this trajectory has ended", "ended", 410)
 
-    def _prompt(self, request: ChatRequest) -> tuple[Run, int, str]:
+    async def _prompt(self, request: ChatRequest) -> tuple[Run, int, str]:
         """Add the prompt to the tree; return its end, the number of its ids and its text."""
-        messages = [self._as_sampled(message) for message in request.messages]
+        messages, templates = [self._as_sampled(message) for message in request.messages], self._conversations
         try:
-            text = self._conversations.render(messages, request.tools)
+            # In threads: a template may take a second, and a long text as much.
+            text = await asyncio.to_thread(templates.render, messages, request.tools)
         except TokenizerError as error:
             raise RequestError(str(error)) from error
         known, left = self._known(text)
-        before = [] if known is None else self._tree.ids(known.end)
-        ids = [*before, *self._conversations.encode(left)]
+        behind = await asyncio.to_thread(templates.encode, left)
+        ids = [*([] if known is None else self._tree.ids(known.end)), *behind]
+        if len(ids) >= self._settings.context_tokens:
+            raise RequestError(
+                f"the conversation has {len(ids)} tokens, and the context {self._settings.context_tokens}", CONTEXT
+            )
         start, new = self._tree.add(ids)
         if _turns(request) != (known.turn if known else 0):
-            self.again += max(0, new - len(self._conversations.encode(_asking(request))))
+            asked = await asyncio.to_thread(templates.encode, _asking(request))
+            self.again += max(0, new - len(asked))
         return start, len(ids), text
 
     def _known(self, text: str) -> tuple[Answered | None, str]:
