@@ -51,6 +51,8 @@ bounds; a new kernel is clean.
   `sandbox.require` can demand them. In any case kernels are the first to go when the machine runs out of memory.
 - **Memory of networks, without the system call filter.** Buffers of TCP, UDP and netlink belong to no control group of version 1
   and are bounded for the machine as a whole: where there is no filter that refuses such sockets, a kernel can fill them.
+  [Programs](programs.md) have TCP: with the zygote a buffer of theirs has at most 128 KB, and a process `sandbox.max_open_files`
+  of them.
 - **Counts that only the zygote's kernels have:** inodes of their tmpfs and terminals. A kernel of the `bubblewrap` provisioner
   can use up the machine's terminals but for the host's own reserve, while it lives; where no control group bounds it, its empty
   files may take an eighth of the machine's memory and more in each of its three tmpfs, the system's own bound.

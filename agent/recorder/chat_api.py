@@ -47,7 +47,7 @@ class ChatRequest:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ChatReply:
     """An answer: its text without thought and calls of tools, and how many tokens it took."""
 
     number: int
@@ -164,7 +164,7 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join("nothing" if value is None else json.dumps(value) for value in values)
 
 
-def completion(reply: Reply, model: str, identity: str) -> dict[str, Any]:
+def completion(reply: ChatReply, model: str, identity: str) -> dict[str, Any]:
     """Return the answer as one object."""
     message = {"role": "assistant", "content": reply.text, **_beside(reply)}
     return {
@@ -177,7 +177,7 @@ def completion(reply: Reply, model: str, identity: str) -> dict[str, Any]:
     }
 
 
-def events(reply: Reply, model: str, identity: str, with_usage: bool) -> Iterator[dict[str, Any]]:
+def events(reply: ChatReply, model: str, identity: str, with_usage: bool) -> Iterator[dict[str, Any]]:
     """Yield the answer as the objects of a stream."""
     head = {"id": identity, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
     calls = [{"index": place, **call} for place, call in enumerate(reply.tool_calls)]
@@ -192,7 +192,7 @@ def events(reply: Reply, model: str, identity: str, with_usage: bool) -> Iterato
         yield {**head, "choices": [], "usage": usage(reply)}
 
 
-def usage(reply: Reply) -> dict[str, int]:
+def usage(reply: ChatReply) -> dict[str, int]:
     """Return how many tokens the request took."""
     total = reply.prompt_tokens + reply.tokens
     return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.tokens, "total_tokens": total}
@@ -204,6 +204,6 @@ def refusal(error: RequestError) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
 
 
-def _beside(reply: Reply) -> dict[str, Any]:
+def _beside(reply: ChatReply) -> dict[str, Any]:
     thought = {"reasoning_content": reply.thought} if reply.thought else {}
     return {**thought, **({"tool_calls": reply.tool_calls} if reply.tool_calls else {})}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nbrl.agent.recorder import chat_api
-from nbrl.agent.recorder.chat_api import ChatRequest, Reply, RequestError, read_object
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object
 
 STOPPED = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 KINDS = {400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
@@ -69,7 +69,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def message(reply: Reply, model: str) -> dict[str, Any]:
+def message(reply: ChatReply, model: str) -> dict[str, Any]:
     """Return the answer as one object."""
     return {
         **_head(reply, model),
@@ -79,7 +79,7 @@ def message(reply: Reply, model: str) -> dict[str, Any]:
     }
 
 
-def events(reply: Reply, model: str) -> Iterator[dict[str, Any]]:
+def events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
     """Yield the answer as the objects of a stream."""
     begun = {"input_tokens": reply.prompt_tokens, "output_tokens": 0}
     yield {"type": "message_start", "message": {**_head(reply, model), "content": [], "stop_reason": None, "usage": begun}}
@@ -98,11 +98,11 @@ def refusal(error: RequestError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": KINDS.get(error.status, "api_error"), "message": str(error)}}
 
 
-def _head(reply: Reply, model: str) -> dict[str, Any]:
+def _head(reply: ChatReply, model: str) -> dict[str, Any]:
     return {"id": f"msg_{reply.number}", "type": "message", "role": "assistant", "model": model, "stop_sequence": None}
 
 
-def _blocks(reply: Reply) -> Sequence[dict[str, Any]]:
+def _blocks(reply: ChatReply) -> Sequence[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if reply.thought:
         blocks.append({"type": "thinking", "thinking": reply.thought, "signature": ""})

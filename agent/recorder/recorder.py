@@ -10,19 +10,21 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from nbrl.agent.errors import AgentError, RefusedError, TokenizerError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation, Policy
-from nbrl.agent.recorder.chat_api import ChatRequest, Finish, Reply, RequestError
-from nbrl.agent.recorder.tree import RequestTree, Run
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, Finish, RequestError
+from nbrl.agent.recorder.tree import RequestTree, TokenRun
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import cut_middle
 from nbrl.agent.tokens.conversation import Conversations, Verbatim
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 from nbrl.agent.trajectory import Node, Step
 
+T = TypeVar("T")
+SHORT_CHARS = 16_000  # of a conversation: what takes longer to render and tokenise is done beside the event loop
 CONTEXT = "context_length_exceeded"  # the code by which clients know that a conversation is too long
 CallParser = Callable[[str, Sequence[Any]], Awaitable[tuple[str, list[dict[str, Any]]]]]
 """Returns the text without its calls of tools, and the calls, each with `name` and its `arguments` as JSON."""
@@ -39,7 +41,7 @@ class Answered:
     digest: bytes
     said: str
     closed: bool
-    end: Run
+    end: TokenRun
 
 
 class Recorder:
@@ -85,7 +87,7 @@ class Recorder:
         """Refuse all further requests, and those that wait for their answer."""
         self._closed = True
 
-    async def reply(self, request: ChatRequest) -> Reply:
+    async def reply(self, request: ChatRequest) -> ChatReply:
         """Answer a request. Raises RequestError."""
         self._check()
         self._asked += 1
@@ -112,16 +114,17 @@ class Recorder:
         if self._closed:
             raise RequestError("this trajectory has ended", "ended", 410)
 
-    async def _prompt(self, request: ChatRequest) -> tuple[Run, int, str]:
+    async def _prompt(self, request: ChatRequest) -> tuple[TokenRun, int, str]:
         """Add the prompt to the tree; return its end, the number of its ids and its text."""
         messages, templates = [self._as_sampled(message) for message in request.messages], self._conversations
+        size = sum(len(message["content"]) for message in request.messages)
+        beside = asyncio.to_thread if size > SHORT_CHARS or request.tools else _here
         try:
-            # In threads: a template may take a second, and a long text as much.
-            text = await asyncio.to_thread(templates.render, messages, request.tools)
+            text = await beside(templates.render, messages, request.tools)
         except TokenizerError as error:
             raise RequestError(str(error)) from error
         known, left = self._known(text)
-        behind = await asyncio.to_thread(templates.encode, left)
+        behind = await beside(templates.encode, left)
         ids = [*([] if known is None else self._tree.ids(known.end)), *behind]
         if len(ids) >= self._settings.context_tokens:
             raise RequestError(
@@ -129,7 +132,7 @@ class Recorder:
             )
         start, new = self._tree.add(ids)
         if _turns(request) != (known.turn if known else 0):
-            asked = await asyncio.to_thread(templates.encode, _asking(request))
+            asked = await beside(templates.encode, _asking(request))
             self.again += max(0, new - len(asked))
         return start, len(ids), text
 
@@ -150,8 +153,8 @@ class Recorder:
         return answered, left.removeprefix(self._conversations.end) if answered.closed else left
 
     async def _record(
-        self, request: ChatRequest, generation: Generation, start: Run, count: int, text: str, seconds: float
-    ) -> Reply:
+        self, request: ChatRequest, generation: Generation, start: TokenRun, count: int, text: str, seconds: float
+    ) -> ChatReply:
         if not generation.token_ids:
             self.fault = self.fault or AgentError("the engine sampled no token")
             raise RequestError("the engine does not answer", "engine", 503)
@@ -180,7 +183,7 @@ class Recorder:
         if calls:
             self._called[calls[0]["id"]] = (calls, raw)
         finish: Finish = "tool_calls" if calls else "stop" if generation.finish == "stop" else "length"
-        return Reply(path.step, content, thought, calls, finish, count, len(generation.token_ids))
+        return ChatReply(path.step, content, thought, calls, finish, count, len(generation.token_ids))
 
     async def _parsed(self, calls: CallParser, text: str, request: ChatRequest) -> tuple[str, list[dict[str, Any]]]:
         try:
@@ -201,6 +204,10 @@ class Recorder:
         if [(call["id"], call["function"]["name"], _arguments(call)) for call in calls] != same:
             return message
         return {**{name: each for name, each in message.items() if name != "tool_calls"}, "content": Verbatim(raw)}
+
+
+async def _here(work: Callable[..., T], *given: Any) -> T:
+    return work(*given)
 
 
 def split_thought(text: str) -> tuple[str, str]:

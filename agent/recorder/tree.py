@@ -13,12 +13,12 @@ from nbrl.agent.trajectory import ROOT, Node
 
 
 @dataclass(eq=False)
-class Run:
+class TokenRun:
     """A run of ids below `parent`. Where a later path leaves it halfway, its first part becomes a run of its own above it."""
 
-    parent: "Run | None"
+    parent: "TokenRun | None"
     ids: "array[int]"
-    children: "dict[int, Run]" = field(default_factory=dict)  # by their first id
+    children: "dict[int, TokenRun]" = field(default_factory=dict)  # by their first id
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class SampledPath:
     """The ids that the engine returned to a request: the path from the end of `start` to the end of `end`."""
 
     step: int
-    start: Run
-    end: Run
+    start: TokenRun
+    end: TokenRun
     generation: Generation
 
 
@@ -35,34 +35,34 @@ class RequestTree:
     """All prompts of a trajectory and what was sampled after them."""
 
     def __init__(self) -> None:
-        self._root = Run(None, array("i"))
+        self._root = TokenRun(None, array("i"))
         self._sampled: list[SampledPath] = []
 
-    def ids(self, run: Run) -> list[int]:
+    def ids(self, run: TokenRun) -> list[int]:
         """Return the ids from the root to the end of a run."""
         parts = list[Sequence[int]]()
-        above: Run | None = run
+        above: TokenRun | None = run
         while above is not None:
             parts.append(above.ids)
             above = above.parent
         return [number for part in reversed(parts) for number in part]
 
-    def add(self, ids: Sequence[int]) -> tuple[Run, int]:
+    def add(self, ids: Sequence[int]) -> tuple[TokenRun, int]:
         """Add a path from the root; return the run that ends with it, and how many of its ids are new."""
         return self._below(self._root, array("i", ids))
 
-    def sampled(self, start: Run, generation: Generation) -> SampledPath:
+    def sampled(self, start: TokenRun, generation: Generation) -> SampledPath:
         """Add what the engine returned to the prompt that ends with `start`."""
         end, _ = self._below(start, array("i", generation.token_ids))
         self._sampled.append(SampledPath(len(self._sampled), start, end, generation))
         return self._sampled[-1]
 
-    def _below(self, run: Run, ids: "array[int]") -> tuple[Run, int]:
+    def _below(self, run: TokenRun, ids: "array[int]") -> tuple[TokenRun, int]:
         place = 0
         while place < len(ids):
             child = run.children.get(ids[place])
             if child is None:
-                new = Run(run, ids[place:])
+                new = TokenRun(run, ids[place:])
                 run.children[ids[place]] = new
                 return new, len(ids) - place
             same = _alike(child.ids, ids, place)
@@ -72,12 +72,14 @@ class RequestTree:
 
     def nodes(self) -> list[Node]:
         """Return the tree as a trajectory has it: a run that several answers share is there once for each of them."""
-        covering: dict[Run, list[tuple[SampledPath, int]]] = {}  # answers that hold a run, each with where the run begins in it
+        covering: dict[
+            TokenRun, list[tuple[SampledPath, int]]
+        ] = {}  # answers that hold a run, each with where the run begins in it
         for path in self._sampled:
             for run, begin in _runs(path):
                 covering.setdefault(run, []).append((path, begin))
         nodes: list[Node] = []
-        place: dict[Run, int] = {self._root: ROOT}
+        place: dict[TokenRun, int] = {self._root: ROOT}
         last: dict[int, int] = {}  # the last node of an answer, by its step
         for run in self._downward():
             above = ROOT if run.parent is None else place[run.parent]
@@ -100,7 +102,7 @@ class RequestTree:
                 nodes.append(Node(parent=above, kind="task" if above == ROOT else "observation", step=0, token_ids=list(run.ids)))
         return nodes
 
-    def _downward(self) -> Iterator[Run]:
+    def _downward(self) -> Iterator[TokenRun]:
         """Yield all runs but the empty root, parents before their children."""
         waiting = list(self._root.children.values())
         while waiting:
@@ -117,22 +119,22 @@ def _alike(ours: "array[int]", theirs: "array[int]", place: int) -> int:
     return next(number for number in range(most) if ours[number] != theirs[place + number])
 
 
-def _cut(run: Run, length: int) -> Run:
+def _cut(run: TokenRun, length: int) -> TokenRun:
     """Cut a run behind its first ids; return these as a new run above it. What ended with the run still does."""
-    first = Run(run.parent, run.ids[:length], {run.ids[length]: run})
+    first = TokenRun(run.parent, run.ids[:length], {run.ids[length]: run})
     if run.parent is not None:
         run.parent.children[first.ids[0]] = first
     run.parent, run.ids = first, run.ids[length:]
     return first
 
 
-def _runs(path: SampledPath) -> list[tuple[Run, int]]:
+def _runs(path: SampledPath) -> list[tuple[TokenRun, int]]:
     """Return the runs of an answer from its first to its last, each with where it begins in the answer."""
-    runs, run = list[Run](), path.end
+    runs, run = list[TokenRun](), path.end
     while run is not path.start and run.parent is not None:
         runs.append(run)
         run = run.parent
-    begin, found = 0, list[tuple[Run, int]]()
+    begin, found = 0, list[tuple[TokenRun, int]]()
     for each in reversed(runs):
         found.append((each, begin))
         begin += len(each.ids)

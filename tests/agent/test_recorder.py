@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
-from nbrl.agent.recorder.chat_api import ChatRequest, Reply, RequestError, completion, read_request
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, completion, read_request
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.conversation import Conversations
@@ -138,7 +138,7 @@ def ids_of(conversations: Conversations, text: str) -> list[int]:
     return conversations.tokenizer.encode_action(text)
 
 
-def ask(recorder: Recorder, *messages: dict[str, Any], **more: Any) -> Reply:
+def ask(recorder: Recorder, *messages: dict[str, Any], **more: Any) -> ChatReply:
     return asyncio.run(recorder.reply(read_request(json.dumps({"messages": list(messages), **more}).encode())))
 
 

@@ -25,6 +25,8 @@ from nbrl.tasks.runs.trust import OWN, REACHING, TASKSETS
 MCP = ["rollout.tools.mcp.tool.command=[touch, made]", "rollout.tools.default=[tool]"]
 SETTINGS = {
     "home": "home=other-home",
+    "agent.command": "agent={kind: program, command: [touch, made]}",
+    "agent.folder": "agent={kind: program, command: [touch, made], folder: /etc}",
     "rollout.tools.mcp.tool.command": MCP,
     "rollout.tools.mcp.tool.environment": [*MCP, "rollout.tools.mcp.tool.environment=[AWS_SECRET_ACCESS_KEY]"],
     "rollout.tools.mcp.tool.url": ["rollout.tools.mcp.tool.url=https://example.org/", "rollout.tools.default=[tool]"],
@@ -79,7 +81,7 @@ WORDS = {
     *("environments.*.columns", "environments.*.configuration", "environments.*.corpus", "environments.*.dataset"),
     *("environments.*.held_out", "environments.*.prompt", "environments.*.tasks", "environments.*.tools", "environments.*.train"),
     "environments.*.text",
-    *("agent.system_prompt", "agent.template_arguments", "agent.think_tag"),
+    *("agent.system_prompt", "agent.template_arguments", "agent.think_tag", "agent.tool_parser"),
     *("rollout.tools.default", "rollout.tools.abilities", "rollout.tools.mcp.*.tools", "rollout.tools.model.name"),
     *("rollout.tools.search.model.name", "reward.judge.name", "reward.judge.rubric", "sandbox.preload"),
     *("engine.resources", "rollout.resources", "update.resources"),
