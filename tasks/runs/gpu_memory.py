@@ -12,6 +12,7 @@ from typing import NamedTuple
 from nbrl.agent.context.context import check_room
 from nbrl.agent.errors import ContextError
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.gpu import gpus, memory_of_gpus
 from nbrl.infra.parse import json_value
@@ -184,7 +185,10 @@ def check_reads(policy: PolicySettings, agent: AgentSettings) -> bool:
             f"policy.path {policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
         )
     try:
-        check_room(tokenizer, agent, tools="")  # what is said of the tools is known when they are open
+        if agent.kind == "program":
+            Conversations.load(tokenizer, agent)  # whose template takes whole conversations
+        else:
+            check_room(tokenizer, agent, tools="")  # what is said of the tools is known when they are open
     except ContextError as error:
         raise ConfigError(str(error)) from error
     return True
