@@ -120,6 +120,8 @@ class SglangPolicy:
             reply = json.loads(await self._post(body, "parse_function_call"))
             calls = [{"name": str(call["name"]), "arguments": str(call["parameters"])} for call in reply["calls"]]
             return str(reply["normal_text"]), calls
+        except _UnavailableError:
+            raise
         except PolicyError as error:
             raise RefusedError(f"tools or agent.tool_parser ({parser}): {error}") from error
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, RecursionError) as error:

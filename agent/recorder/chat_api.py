@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nbrl.agent.text import storable
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGES, CALLS, STOPS = 10_000, 1_000, 16
+MESSAGES, CALLS, STOPS, STOP_CHARS = 2_000, 1_000, 16, 200
 DEPTH = 64
 NEEDS: Mapping[str, tuple[Any, ...]] = {
     "n": (None, 1),
@@ -44,6 +44,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     stream: bool = False
     usage: bool = False  # whether a stream ends with the usage
+    size: int = field(default=0, compare=False)  # bytes of its body
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,12 @@ def read_request(body: bytes) -> ChatRequest:
         raise RequestError("max_tokens is no number above 0")
     stop = given.get("stop") or []
     stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, list) or len(stops) > STOPS or not all(isinstance(each, str) and each for each in stops):
-        raise RequestError(f"stop is no text, nor a list of at most {STOPS} texts")
+    if (
+        not isinstance(stops, list)
+        or len(stops) > STOPS
+        or not all(isinstance(each, str) and 0 < len(each) <= STOP_CHARS for each in stops)
+    ):
+        raise RequestError(f"stop is no text, nor a list of at most {STOPS} texts, of at most {STOP_CHARS} characters each")
     tools = given.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RequestError("tools is no list of objects")
@@ -86,6 +91,7 @@ def read_request(body: bytes) -> ChatRequest:
         tuple(storable(each) for each in stops),
         given.get("stream") is True,
         isinstance(options, dict) and options.get("include_usage") is True,
+        len(body),
     )
 
 

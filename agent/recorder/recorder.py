@@ -24,7 +24,7 @@ from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 from nbrl.agent.trajectory import Node, Step
 
 T = TypeVar("T")
-SHORT_CHARS = 16_000  # of a conversation: what takes longer to render and tokenise is done beside the event loop
+SHORT_BYTES = 16_000  # of a request: what takes longer to render and tokenise is done beside the event loop
 CONTEXT = "context_length_exceeded"  # the code by which clients know that a conversation is too long
 CallParser = Callable[[str, Sequence[Any]], Awaitable[tuple[str, list[dict[str, Any]]]]]
 """Returns the text without its calls of tools, and the calls, each with `name` and its `arguments` as JSON."""
@@ -89,36 +89,44 @@ class Recorder:
 
     async def reply(self, request: ChatRequest) -> ChatReply:
         """Answer a request. Raises RequestError."""
-        self._check()
+        self.check()
         self._asked += 1
         if self.spent:
             raise RequestError(f"this trajectory may make {self._settings.max_steps} requests, and has", "step_limit", 403)
         if request.tools and self._calls is None:
             raise RequestError("calls of tools are read by agent.tool_parser, which is not set; set it, or send no tools")
         number, clock = self._asked - 1, time.monotonic()
-        start, count, text = await self._prompt(request)
-        self._check()
-        room = min(self._settings.context_tokens - count, self._settings.action_tokens, request.max_tokens or count + 2**31)
-        prompt = Prompt([self._tree.ids(start)], [], request.stop)
         try:
-            generation = await self._policy.generate(prompt, room, self._seed + number)
-        except AgentError as error:
+            ids, text, known = await self._prompt(request)
+            room = min(self._settings.context_tokens - len(ids), self._settings.action_tokens, request.max_tokens or 2**31)
+            generation = await self._policy.generate(Prompt([ids], [], request.stop), room, self._seed + number)
+        except RequestError:
+            raise
+        except Exception as error:
             if isinstance(error, RefusedError) and self.steps:
                 raise RequestError("the engine refuses this conversation", CONTEXT) from error
-            self.fault = self.fault or error
-            raise RequestError("the engine does not answer", "engine", 503) from error
-        self._check()
-        return await self._record(request, generation, start, count, text, time.monotonic() - clock)
+            raise self._failed(error) from error
+        self.check()
+        start, new = self._tree.add(ids)
+        if _turns(request) != (known.turn if known else 0):
+            self.again += max(0, new - len(self._conversations.encode(_asking(request))))
+        return await self._record(request, generation, start, len(ids), text, time.monotonic() - clock)
 
-    def _check(self) -> None:
-        if self._closed:
+    def check(self) -> None:
+        """Raises RequestError if no request is answered any more."""
+        if self._closed or self.fault is not None:
             raise RequestError("this trajectory has ended", "ended", 410)
 
-    async def _prompt(self, request: ChatRequest) -> tuple[TokenRun, int, str]:
-        """Add the prompt to the tree; return its end, the number of its ids and its text."""
+    def _failed(self, error: Exception) -> RequestError:
+        """Return the refusal of a request for which the host, and not the program, is to blame."""
+        fault = error if isinstance(error, AgentError) else AgentError(f"{type(error).__name__}: {error}")
+        self.fault = self.fault or fault
+        return RequestError("the engine does not answer", "engine", 503)
+
+    async def _prompt(self, request: ChatRequest) -> tuple[list[int], str, Answered | None]:
+        """Return the ids of a prompt, its text, and the answered conversation that it continues."""
         messages, templates = [self._as_sampled(message) for message in request.messages], self._conversations
-        size = sum(len(message["content"]) for message in request.messages)
-        beside = asyncio.to_thread if size > SHORT_CHARS or request.tools else _here
+        beside = asyncio.to_thread if request.size > SHORT_BYTES else _here
         try:
             text = await beside(templates.render, messages, request.tools)
         except TokenizerError as error:
@@ -130,11 +138,7 @@ class Recorder:
             raise RequestError(
                 f"the conversation has {len(ids)} tokens, and the context {self._settings.context_tokens}", CONTEXT
             )
-        start, new = self._tree.add(ids)
-        if _turns(request) != (known.turn if known else 0):
-            asked = await beside(templates.encode, _asking(request))
-            self.again += max(0, new - len(asked))
-        return start, len(ids), text
+        return ids, text, known
 
     def _known(self, text: str) -> tuple[Answered | None, str]:
         """Return the longest answered conversation with which a text begins, and what comes after it."""
@@ -145,7 +149,9 @@ class Recorder:
                 break
             digest.update(text[place : each.length].encode())
             place = each.length
-            if digest.digest() == each.digest and (left := self._conversations.behind(text[place:], each.said)) is not None:
+            left = self._conversations.behind(text[place:], each.said) if digest.digest() == each.digest else None
+            # An answer that was closed is the whole turn, or another one.
+            if left is not None and (not each.closed or left.startswith(self._conversations.end)):
                 found = (each, left) if found is None or len(left) <= len(found[1]) else found
         if found is None:
             return None, text
@@ -156,14 +162,17 @@ class Recorder:
         self, request: ChatRequest, generation: Generation, start: TokenRun, count: int, text: str, seconds: float
     ) -> ChatReply:
         if not generation.token_ids:
-            self.fault = self.fault or AgentError("the engine sampled no token")
-            raise RequestError("the engine does not answer", "engine", 503)
+            raise self._failed(AgentError("the engine sampled no token"))
         path = self._tree.sampled(start, generation)
         tokenizer = self._conversations.tokenizer
         closed = generation.token_ids[-1] in tokenizer.stop_ids
         whole = tokenizer.decode(generation.token_ids)
         said = whole.removeprefix(tokenizer.opened)
-        self._answered.append(Answered(_turns(request) + 1, len(text), sha256(text.encode()).digest(), said, closed, path.end))
+        forged = self._conversations.forges(said, generation.token_ids[: -1 if closed else None])
+        if not forged:  # what spells a control token in plain ids is not told from one by its text
+            self._answered.append(
+                Answered(_turns(request) + 1, len(text), sha256(text.encode()).digest(), said, closed, path.end)
+            )
         thought, content = split_thought(whole) if tokenizer.thinks else ("", whole)
         cut = min((found for stop in request.stop if (found := content.find(stop)) >= 0), default=len(content))
         content, calls = content[:cut], list[dict[str, Any]]()
@@ -180,7 +189,7 @@ class Recorder:
         if request.tools and self._calls is not None:
             content, parsed = await self._parsed(self._calls, content, request)
             calls = [_call(path.step, place, call) for place, call in enumerate(parsed)]
-        if calls:
+        if calls and not forged:
             self._called[calls[0]["id"]] = (calls, raw)
         finish: Finish = "tool_calls" if calls else "stop" if generation.finish == "stop" else "length"
         return ChatReply(path.step, content, thought, calls, finish, count, len(generation.token_ids))
@@ -190,9 +199,8 @@ class Recorder:
             return await calls(text, request.tools)
         except RefusedError as error:
             raise RequestError(f"the engine cannot read calls of these tools: {error}") from error
-        except AgentError as error:
-            self.fault = self.fault or error
-            raise RequestError("the engine does not answer", "engine", 503) from error
+        except Exception as error:
+            raise self._failed(error) from error
 
     def _as_sampled(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return an assistant's message with calls as the text that was sampled, if it is one that was given here."""

@@ -15,7 +15,8 @@ from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.recorder.tool_server import ToolServer
 from nbrl.agent.text import storable
 
-BODY_BYTES = 16 << 20
+BODY_BYTES = 4 << 20
+IDLE_S = 30.0  # after which a connection is closed
 LINGER_S = 1.0  # for requests in flight, at the end
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -33,7 +34,7 @@ class RecordingServer:
         app.router.add_post("/sessions/{session}/mcp", self._answered(self._mcp))
         app.router.add_post("/sessions/{session}/answer", self._answered(self._answer))
         app.router.add_get("/sessions/{session}/v1/models", self._answered(self._models))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LINGER_S)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LINGER_S, keepalive_timeout=IDLE_S)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["RecordingServer"]:
@@ -72,9 +73,13 @@ class RecordingServer:
                 recorder = self._recorders.get(request.match_info["session"])
                 if recorder is None:
                     raise RequestError("there is no such session, or it has ended", "ended", 404)
+                recorder.check()  # before its body is read
                 return await handler(request, recorder)
             except RequestError as error:
                 return web.json_response(shape(error), status=error.status)
+            except (ValueError, TypeError, LookupError, RecursionError, web.HTTPException) as error:
+                wrong = RequestError(f"the request cannot be read: {type(error).__name__}")
+                return web.json_response(shape(wrong), status=wrong.status)
 
         return answer
 

@@ -44,7 +44,7 @@ class ToolServer:
                 return {**head, "result": {"tools": tools}}
             case "tools/call":
                 name, arguments = parameters.get("name"), parameters.get("arguments") or {}
-                if name not in self._toolbox.tools or not isinstance(arguments, dict):
+                if not isinstance(name, str) or name not in self._toolbox.tools or not isinstance(arguments, dict):
                     named = ", ".join(self._toolbox.tools) or "none"
                     return {**head, "error": {"code": NO_PARAMETERS, "message": f"name one of the tools: {named}"}}
                 text, ok = await self._called(name, arguments)

@@ -70,6 +70,11 @@ class Conversations:
             start = match.end()
         return ids + self._spelt(text[start:])
 
+    def forges(self, text: str, ids: Sequence[int]) -> bool:
+        """Return whether sampled ids spell a control token in plain ids: their text reads as one, and they are none."""
+        known = set(self.tokenizer.controls.values())
+        return [self.tokenizer.controls[found] for found in self._glue.findall(text)] != [each for each in ids if each in known]
+
     def behind(self, text: str, said: str) -> str | None:
         """Return what is left of a rendered text behind `said`, as it was sampled; None where it does not begin with it.
 

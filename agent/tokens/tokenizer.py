@@ -25,6 +25,7 @@ from nbrl.agent.tokens.rendering import guarded, rendering
 UNKNOWN = -1
 """The id of tokens of a model without a local tokenizer; such trajectories can be scored and shown, not trained on."""
 
+LONG_CHARS = 16_000
 START, END = "<|im_start|>", "<|im_end|>"
 THINK, THOUGHT = "<think>", "</think>"
 
@@ -196,6 +197,8 @@ class ChatTokenizer:
 
     def spelt(self, text: str) -> list[int]:
         """Return the ids of a text, none of them a control token."""
+        if len(text) > LONG_CHARS:  # of several texts at once it lets other threads run meanwhile
+            return self._plain.encode_batch([text], add_special_tokens=False)[0].ids
         return self._plain.encode(text, add_special_tokens=False).ids
 
     def whole(self, text: str) -> list[int]:

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
 _CHUNK = 1 << 16
 _BACKLOG = 64
+_FULL_S = 0.1
 
 
 def run(spec: dict[str, Any]) -> int:
@@ -45,16 +47,26 @@ def _serve(listener: socket.socket, path: str) -> None:
         try:
             client, _ = listener.accept()
         except OSError:
-            return
-        host = socket.socket(socket.AF_UNIX)
-        try:
-            host.connect(path)
-        except OSError:
-            host.close()
-            client.close()
+            if listener.fileno() < 0:  # it was closed
+                return
+            time.sleep(_FULL_S)  # all descriptors are in use
             continue
+        try:
+            _join(client, path)
+        except (OSError, RuntimeError):  # no descriptor, no thread: the program has too many connections
+            client.close()
+
+
+def _join(client: socket.socket, path: str) -> None:
+    """Copy between a client and the host until both have ended."""
+    host = socket.socket(socket.AF_UNIX)
+    try:
+        host.connect(path)
         for source, target in ((client, host), (host, client)):
             threading.Thread(target=_copy, args=(source, target), daemon=True).start()
+    except (OSError, RuntimeError):
+        host.close()
+        raise
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

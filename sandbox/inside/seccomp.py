@@ -40,6 +40,7 @@ _STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # with each of SOCK_NONBLOCK and SOCK
 _SENDING = {"sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
 _URGENT = 1
 _SOL_SOCKET, _FILTERS = 1, (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+_BUFFERS = (7, 8)  # SO_SNDBUF, SO_RCVBUF: those of TCP are no larger than the namespace's own bound
 # MAP_GROWSDOWN, which RLIMIT_DATA does not count, and huge pages, which nothing does.
 _UNCOUNTED, _HUGE = 0x100 | 0x40000, 0x4
 _CORE = 4  # its limit of 1 keeps the host's handler of crashes from running; 0, which is lower, would not
@@ -117,7 +118,7 @@ def program(loopback: bool = False) -> bytes:
         (_LOAD, _ARGUMENT + 8, "", ""),
         (_EQUAL, _SOL_SOCKET, "", "allow"),
         (_LOAD, _ARGUMENT + 16, "", ""),
-        *((_EQUAL, option, "refuse", "") for option in _FILTERS),
+        *((_EQUAL, option, "refuse", "") for option in (*_FILTERS, *(_BUFFERS if loopback else ()))),
         (_RETURN, _ALLOW, "", ""),
         *(
             step

@@ -42,7 +42,7 @@ class Turn(NamedTuple):
 
 def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     """Return the turns of a row. Raises UnfitError."""
-    messages = atif_messages(row) if is_atif(row) else next((row[name] for name in HELD if row.get(name)), None)
+    messages = _atif_messages(row) if is_atif(row) else next((row[name] for name in HELD if row.get(name)), None)
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
             messages = json_value(messages)
@@ -72,6 +72,13 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
 def is_atif(row: Mapping[str, Any]) -> bool:
     """Return whether a row is a trajectory of the Agent Trajectory Interchange Format."""
     return str(row.get("schema_version", "")).startswith("ATIF-v1") and isinstance(row.get("steps"), list)
+
+
+def _atif_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    try:
+        return atif_messages(row)
+    except (AttributeError, TypeError) as error:
+        raise UnfitError("has steps that are not as ATIF has them; write them as the format says") from error
 
 
 def atif_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
