@@ -169,7 +169,7 @@ class Recorder:
         whole = tokenizer.decode(generation.token_ids)
         said = whole.removeprefix(tokenizer.opened)
         forged = self._conversations.forges(said, generation.token_ids[: -1 if closed else None])
-        if not forged:  # what spells a control token in plain ids is not told from one by its text
+        if not forged:  # what spells a control token in plain ids cannot be distinguished from one by its text
             self._answered.append(
                 Answered(_turns(request) + 1, len(text), sha256(text.encode()).digest(), said, closed, path.end)
             )
