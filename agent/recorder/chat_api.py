@@ -62,7 +62,11 @@ class ChatReply:
 
 def read_request(body: bytes) -> ChatRequest:
     """Read the body of a request. Raises RequestError."""
-    given = read_object(body)
+    return request_of(read_object(body), len(body))
+
+
+def request_of(given: Mapping[str, Any], size: int) -> ChatRequest:
+    """Return the request in an object that took `size` bytes. Raises RequestError."""
     for name, allowed in NEEDS.items():
         if given.get(name) not in allowed:
             raise RequestError(f"{name} is {json.dumps(given[name])[:80]}; this server takes {_listed(allowed)}")
@@ -91,7 +95,7 @@ def read_request(body: bytes) -> ChatRequest:
         tuple(storable(each) for each in stops),
         given.get("stream") is True,
         isinstance(options, dict) and options.get("include_usage") is True,
-        len(body),
+        size,
     )
 
 

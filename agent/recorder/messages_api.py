@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nbrl.agent.recorder import chat_api
-from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object, request_of
 
 STOPPED = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 KINDS = {400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
@@ -36,7 +35,7 @@ def read_request(body: bytes) -> ChatRequest:
         "stream": given.get("stream"),
         "tool_choice": choice["type"] if isinstance(choice, dict) else None,
     }
-    return chat_api.read_request(json.dumps(asked).encode())
+    return request_of(asked, len(body))
 
 
 def _turns(role: Any, content: Any) -> list[dict[str, Any]]:

@@ -5,12 +5,14 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.kernel import Watcher
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.policies.recorded import RecordedPolicy
+from nbrl.agent.policies.sglang import SglangPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import with_files
@@ -26,7 +28,7 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.workspace import Collected
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
-from nbrl.tasks.rollout.program_episode import limits_for, programs_of
+from nbrl.tasks.rollout.program_episode import OURS, limits_for, programs_of
 from nbrl.tasks.rollout.samplers import Sampler
 
 SHOWN = 3  # files left out that are named
@@ -139,18 +141,27 @@ async def answer(
             images=question.pictures,
             instruction=question.instruction,
         )
-        if programs is not None:
-            keep(await programs.play(task, Sampler(policy, _never, lambda: 0.0), kernel, toolbox, question.agent, None, watcher))
-            return
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
         try:
-            keep(await episode.run())
+            if programs is None:
+                keep(await episode.run())
+            else:
+                keep(await programs.play(task, _sampler(policy, question.agent), kernel, toolbox, question.agent, None, watcher))
             if question.files_to is not None:
                 collected = await asyncio.to_thread(kernel.files.collect)
+                collected.files = [each for each in collected.files if not each.path.startswith(OURS)]
                 report(write_files(question.files_to, collected, question.files))
         except asyncio.CancelledError:
             keep(episode.trajectory(Status.FAILED, STOPPED))
             raise
+
+
+def _sampler(policy: Policy, agent: AgentSettings) -> Sampler:
+    """Return what a program samples by: the policy, and the engine's parser of calls."""
+    calls = None
+    if isinstance(policy, SglangPolicy) and agent.tool_parser is not None:
+        calls = partial(policy.parse_calls, agent.tool_parser)
+    return Sampler(policy, _never, lambda: 0.0, calls)
 
 
 async def _never() -> bool:

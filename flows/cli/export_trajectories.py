@@ -35,15 +35,17 @@ def export_trajectories(storage: Storage, run: str, target: Path, form: Format, 
     count = 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}-", delete=False) as file:
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        with open(handle, "w", encoding="utf-8") as file:
             try:
                 for key in reversed(places(run, keys, wanted)):
                     for row in _rows(storage, key, rewards_of(key, keys), config, form):
                         file.write(f"{json.dumps(row, ensure_ascii=False)}\n")
                         count += 1
-                os.link(file.name, target)  # never over a file that came meanwhile
+                file.flush()
+                os.link(beside, target)  # never over a file that came meanwhile
             finally:
-                os.unlink(file.name)
+                os.unlink(beside)
     except OSError as error:
         raise ConfigError(f"{target} could not be made: {error}") from error
     return count

@@ -103,9 +103,15 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
         address = "/".join(quote(part, safe="") for part in (kind, name, chosen))
         return RedirectResponse(f"/{address}{ChosenList.of(request.query_params).query(page=1)}", 303, HEADERS)
 
+    def metrics(request: Request) -> Response:
+        try:
+            return Response(exposition(storage, overview(storage)), media_type=TYPE, headers=HEADERS)
+        except (InfraError, RunError) as error:
+            return Response(str(error), 503, HEADERS, media_type="text/plain")
+
     routes = [
         Route("/", _shown(first)),
-        Route("/metrics", lambda _: Response(exposition(storage, overview(storage)), media_type=TYPE, headers=HEADERS)),
+        Route("/metrics", metrics),
         Route("/pages.js", lambda _: Response(render.SCRIPT, media_type="text/javascript", headers=HEADERS)),
         Route("/{kind}/{name}", page_of),
         Route("/{kind}/{name}/{stage}", _shown(stage)),

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from nbrl.agent.direct import DirectEpisode
 from nbrl.agent.episode import Episode, Task
@@ -18,7 +17,7 @@ from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.program_episode import Programs
+from nbrl.tasks.rollout.program_episode import Programs, take_calls
 from nbrl.tasks.rollout.samplers import Sampler
 from nbrl.tasks.rollout.sessions import SessionPool
 
@@ -93,15 +92,13 @@ class Episodes:
             if session is not None and (opening := await session.observe()):
                 task = replace(task, question=f"{task.question}\n\n{opening}")
             simulated = SimulatedQuestion(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
-            played = self._in_notebook if self._programs is None else partial(self._by_program, self._programs)
-            trajectory = await played(task, hidden, sampler, simulated, limits, session)
+            trajectory = await self._in_kernel(task, hidden, sampler, simulated, limits, session)
             if session is not None and trajectory.status is not Status.FAILED:
                 trajectory.outcome = await session.outcome(trajectory)
         return trajectory
 
-    async def _by_program(
+    async def _in_kernel(
         self,
-        programs: Programs,
         task: Task,
         hidden: HiddenParts,
         sampler: Sampler,
@@ -109,31 +106,19 @@ class Episodes:
         limits: AgentSettings,
         session: GuardedSession | None,
     ) -> Trajectory:
-        async with self._notebooks.bare(task.environment, task.ability, simulated, session) as (kernel, toolbox):
+        """Run the agent in a kernel of its own: a notebook, or the program that acts in its place."""
+        opened = self._notebooks.new if self._programs is None else self._notebooks.bare
+        async with opened(task.environment, task.ability, asked=simulated, session=session) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
-            trajectory = await programs.play(task, sampler, kernel, toolbox, limits, session)
+            if self._programs is not None:
+                trajectory = await self._programs.play(task, sampler, kernel, toolbox, limits, session)
+            else:
+                wired = SandboxedKernel(kernel)
+                episode = Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits, session=session)
+                trajectory = await episode.run()
+                await toolbox.end()  # its kernel ends in the background, and a thread that a cell left there could act on
+                take_calls(toolbox, trajectory.steps)
             trajectory.files += await asyncio.to_thread(_collect, kernel, hidden.collect)
-        return trajectory
-
-    async def _in_notebook(
-        self,
-        task: Task,
-        hidden: HiddenParts,
-        sampler: Sampler,
-        simulated: SimulatedQuestion | None,
-        limits: AgentSettings,
-        session: GuardedSession | None,
-    ) -> Trajectory:
-        async with self._notebooks.new(task.environment, task.ability, None, simulated, session) as (kernel, toolbox):
-            await asyncio.to_thread(self._attach, kernel, hidden.attached)
-            wired = SandboxedKernel(kernel)
-            episode = Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits, session=session)
-            trajectory = await episode.run()
-            await toolbox.end()  # its kernel ends in the background, and a thread that a cell left there could act on
-            if trajectory.steps:
-                trajectory.steps[-1].tool_calls += toolbox.take_calls()
-                trajectory.steps[-1].unrecorded_calls += toolbox.take_unrecorded()
-            trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 
     def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:

@@ -64,7 +64,11 @@ class Notebooks:
 
     @asynccontextmanager
     async def bare(
-        self, environment: str, ability: str, asked: SimulatedQuestion | None, session: GuardedSession | None
+        self,
+        environment: str,
+        ability: str,
+        asked: SimulatedQuestion | None = None,
+        session: GuardedSession | None = None,
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """Yield a kernel that knows no tools, and those that `new` would give it; it ends with the context."""
         async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:

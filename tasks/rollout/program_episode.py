@@ -26,7 +26,8 @@ from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import KernelLimits, SandboxSettings
 from nbrl.tasks.rollout.samplers import Sampler
 
-SOCKET, STDIN, STDOUT, STDERR = ".nbrl.socket", ".nbrl.stdin", ".nbrl.stdout", ".nbrl.stderr"
+OURS = ".nbrl."  # how files in the working folder begin that are not the program's
+SOCKET, STDIN, STDOUT, STDERR = f"{OURS}socket", f"{OURS}stdin", f"{OURS}stdout", f"{OURS}stderr"
 QUESTION, ANSWER = "question.txt", "answer.txt"
 KEPT_CHARS = 100_000  # of the output
 SHOWN_CHARS = 300
@@ -54,7 +55,7 @@ class Programs:
         began, clock = time.time(), time.monotonic()
 
         def replied(steps: list[Step]) -> None:
-            _take(toolbox, steps[:-1])
+            take_calls(toolbox, steps[:-1])
             if watcher is not None:
                 watcher.acted(len(steps) - 1, steps[-1])
             if session is not None:
@@ -69,13 +70,14 @@ class Programs:
             with self.server.recording(recorder, tools) as path:
                 cell = await kernel.execute(_cell(path, question, settings), timeout=settings.deadline_s)
             await toolbox.end()
-        _take(toolbox, recorder.steps)
+        take_calls(toolbox, recorder.steps)
         if fault := recorder.fault or toolbox.fault:
             raise fault
         said, complained = await asyncio.to_thread(lambda: [_read(kernel, name) for name in (STDOUT, STDERR)])
         if not recorder.steps:
             ended = "did not end in time" if cell.status == "timeout" else "ended"
-            last = " ".join((complained or said).split())[-SHOWN_CHARS:] or "it said nothing"
+            failed = [output.evalue for output in cell.outputs if output.kind == "error"]  # of what starts it
+            last = " ".join((complained or said or " ".join(failed)).split())[-SHOWN_CHARS:] or "it said nothing"
             raise AgentError(f"agent.command {ended} without a request to the model: {last}")
         answer = recorder.answer
         if settings.answer != "call":
@@ -153,7 +155,7 @@ def _cell(path: str, question: str, settings: AgentSettings) -> str:
     return f"from nbrl.sandbox.inside.relay import run\nrun({spec!r})"
 
 
-def _take(toolbox: Toolbox, steps: Sequence[Step]) -> None:
+def take_calls(toolbox: Toolbox, steps: Sequence[Step]) -> None:
     """Add the calls since the last time to the last of the steps; those before the first request wait for the first."""
     if steps:
         steps[-1].tool_calls += toolbox.take_calls()

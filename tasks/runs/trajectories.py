@@ -1,16 +1,19 @@
 """Trajectories of a stored table, whatever it holds."""
 
+from itertools import chain
+
 import pyarrow as pa
 import pyarrow.types as types
 from pydantic import ValidationError
 
-from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
+from nbrl.agent.trajectory import ROOT, SCHEMA, Trajectory, from_table
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.parts import INDEX, joined, taken
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 
 MAY_BE_NULL = {"answer"}
+LONGEST_S = 1e11  # a moment in seconds since 1970, or a duration, is less
 
 
 def read_trajectories(storage: Storage, key: str, identity: str | None = None) -> pa.Table:
@@ -46,6 +49,11 @@ def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajecto
     except ValidationError as error:
         raise _damaged(storage, key, fault_in_words(error)) from error
     for trajectory in trajectories:
+        if not all(ROOT <= node.parent < place for place, node in enumerate(trajectory.nodes)):
+            raise _damaged(storage, key, f"a node of {trajectory.id!r} does not come after its parent")
+        seconds = [(step.policy_seconds, step.kernel_seconds) for step in trajectory.steps]
+        if not all(0 <= each < LONGEST_S for each in (trajectory.started_at, trajectory.seconds, *chain(*seconds))):
+            raise _damaged(storage, key, f"a time of {trajectory.id!r} is none")
         for node in trajectory.sampled():
             if node.logprobs and len(node.logprobs) != len(node.token_ids):
                 raise _damaged(storage, key, f"a step of {trajectory.id!r} has not as many log-probs as tokens")

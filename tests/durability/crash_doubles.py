@@ -59,7 +59,7 @@ class Death:
         if number == self.pause_at:
             whole = self.told.with_suffix(".whole")
             whole.write_text(json.dumps({"pid": os.getpid(), "what": what}))
-            whole.rename(self.told)  # whoever waits for it never reads a part
+            whole.rename(self.told)  # a reader that waits for it never reads a part
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def wrap(self, owner: Any, name: str) -> None:

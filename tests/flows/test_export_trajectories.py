@@ -17,9 +17,11 @@ from nbrl.agent.formats.otel import spans
 from nbrl.agent.grammar import Grammar
 from nbrl.agent.trajectory import ROOT, Node, Status, Step, ToolCall, Trajectory, to_table
 from nbrl.flows.cli.commands import app
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.trajectories import trajectories_of
 from nbrl.tasks.warmstart.sources.chat import holds_conversations
 from nbrl.tasks.warmstart.sources.turns import Turn, UnfitError, turns_of
 from tests.tasks.storing import stored
@@ -170,3 +172,37 @@ def test_atif_is_learnt_from_as_it_was_said(tmp_path: Path) -> None:
     ]
     with pytest.raises(UnfitError, match="nothing is demonstrated"):  # a notebook calls nothing else
         learnt(tmp_path / "two.json", NOTEBOOK)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": [Node(parent=0, kind="task", step=0)]},
+        {"nodes": [Node(parent=1, kind="task", step=0), Node(parent=ROOT, kind="task", step=0)]},
+        {"nodes": [Node(parent=-2, kind="task", step=0)]},
+        {"started_at": float("nan")},
+        {"seconds": float("inf")},
+        {"steps": [cell(kernel_seconds=-1e300)]},
+    ],
+)
+def test_a_tree_without_an_end_or_a_time_that_is_none_is_damage(tmp_path: Path, change: dict[str, Any]) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    table = to_table([NOTEBOOK.model_copy(update=change)])
+    with pytest.raises(DamagedError, match="no table of trajectories"):
+        trajectories_of(storage, "runs/r/x", table)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"tool_calls": ["x"]},
+        {"tool_calls": "ab"},
+        {"observation": "x"},
+        {"observation": {"results": 5}},
+        {"observation": {"results": ["a"]}},
+    ],
+)
+def test_a_step_of_another_form_costs_its_row_alone(step: dict[str, Any]) -> None:
+    steps = [{"source": "user", "message": "q"}, {"source": "agent", "message": "a", **step}]
+    with pytest.raises(UnfitError, match="not as ATIF has them"):
+        turns_of({"schema_version": "ATIF-v1.8", "steps": steps})

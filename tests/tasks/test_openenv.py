@@ -295,7 +295,8 @@ def test_a_server_that_is_not_there_is_an_error_before_any_work() -> None:
         environment("http://127.0.0.1:9").load("environments.e")
 
 
-def test_a_server_cannot_send_its_client_elsewhere() -> None:
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_server_cannot_send_its_client_elsewhere(status: int) -> None:
     reached = threading.Event()
 
     class Elsewhere(BaseHTTPRequestHandler):
@@ -310,7 +311,7 @@ def test_a_server_cannot_send_its_client_elsewhere() -> None:
     def redirecting(to: str) -> type[BaseHTTPRequestHandler]:
         class Redirecting(Elsewhere):
             def do_GET(self) -> None:
-                self.send_response(302)
+                self.send_response(status)
                 self.send_header("Location", to)
                 self.send_header("Content-Length", "0")
                 self.end_headers()

@@ -88,6 +88,7 @@ def test_a_program_of_a_few_lines_is_an_agent(conversations: Conversations, tmp_
     assert {file.path: file.data for file in made.files} == {"stdout": b"lamps: 2\n"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
@@ -161,6 +162,7 @@ print(names, three, wrong["isError"], call("tools/call", name="os.system", argum
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -172,6 +174,11 @@ print(names, three, wrong["isError"], call("tools/call", name="os.system", argum
 def test_a_program_that_never_asks_is_no_trajectory(conversations: Conversations, tmp_path: Path, code: str, reason: str) -> None:
     with pytest.raises(AgentError, match=reason):
         play(conversations, tmp_path, code, deadline_s=3)
+
+
+def test_a_command_that_is_not_there_is_named(conversations: Conversations, tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="No such file or directory: '/opt/program/nothing'"):
+        play(conversations, tmp_path, "", command=["/opt/program/nothing"])
 
 
 def test_a_program_that_does_not_end_is_ended(conversations: Conversations, tmp_path: Path) -> None:
@@ -195,6 +202,9 @@ base = os.environ["NBRL_ADDRESS"].partition("/sessions")[0]
 tried("foreign", lambda: ask([], base + "/sessions/" + "a" * 22 + "/v1/chat/completions"))
 tried("large", lambda: ask([{"role": "user", "content": "x" * (17 << 20)}]))
 tried("udp", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+inet = socket.socket()
+tried("buffer", lambda: inet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24))
+tried("usual", lambda: max(inet.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)) <= 1 << 17)
 tried("out", lambda: socket.create_connection(("10.0.0.1", 80), 1))
 tried("write", lambda: open("/opt/program/agent.py", "a"))
 tried("host", lambda: open("/root/.bashrc"))
@@ -212,11 +222,29 @@ def test_a_hostile_program_reaches_nothing_but_its_own_session(conversations: Co
     made, engine = play(conversations, tmp_path, HOSTILE, max_steps=5)
     assert made.answer == str(
         [
-            ("foreign", 404), ("large", 413), ("udp", "OSError"), ("out", "OSError"), ("write", "PermissionError"),
+            ("foreign", 404), ("large", 413), ("udp", "OSError"),
+            ("buffer", "PermissionError"),
+            ("usual", True), ("out", "OSError"), ("write", "PermissionError"),
             ("host", "FileNotFoundError"),
         ]
     ) + " {403}"  # fmt: skip
     assert len(engine.calls) == 5
+
+
+def test_more_connections_than_it_may_have_cost_a_program_no_later_one(conversations: Conversations, tmp_path: Path) -> None:
+    code = """
+import socket
+from urllib.parse import urlsplit
+where = urlsplit(os.environ["NBRL_ADDRESS"])
+many = [socket.create_connection((where.hostname, where.port)) for _ in range(60)]
+import time; time.sleep(0.5)
+for each in many:
+    each.close()
+time.sleep(0.5)
+print(json.load(ask([{"role": "user", "content": "x"}]))["choices"][0]["message"]["content"])
+"""
+    made, _ = play(conversations, tmp_path, code)
+    assert (made.status, made.answer) == (Status.ANSWERED, "0")
 
 
 def test_requests_at_once_are_branches(conversations: Conversations, tmp_path: Path) -> None:
