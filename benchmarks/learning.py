@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--lag N [--uncorrected]] [--set section.key=value …]
 
-`tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
-train a shipped tiny policy. `worlds` is worlds-cpu, two worlds with sessions; its policy, that of `tiny-worlds`, is made once.
+`tiny` is the recipe tiny-cpu, one environment, `program` the same through examples/programs; `mixed` is mixed-cpu, two
+environments at once, each with its own success. All train a shipped tiny policy. `worlds` is worlds-cpu, two worlds with
+sessions; its policy, that of `tiny-worlds`, is made once.
 `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
 pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
 (em_after).
@@ -32,7 +33,13 @@ from pretrained import evaluated, fetched, made, warmed
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
 PRETRAINED = ("smollm2-135m", "smollm2-135m-format", "smollm2-135m-long")
-RECIPES = {"tiny": "tiny-cpu", "mixed": "mixed-cpu", "worlds": "worlds-cpu", **{name: name for name in PRETRAINED}}
+RECIPES = {
+    "tiny": "tiny-cpu",
+    "program": "examples/programs/recipe.yaml",
+    "mixed": "mixed-cpu",
+    "worlds": "worlds-cpu",
+    **{name: name for name in PRETRAINED},
+}
 
 
 def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from nbrl.agent.text import storable
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGES, CALLS, STOPS, STOP_CHARS = 2_000, 1_000, 16, 200
 DEPTH = 64
+CONTAINERS = 100_000  # brackets of a body, whose objects would take long to make
 NEEDS: Mapping[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "logprobs": (None, False),
@@ -101,6 +102,8 @@ def request_of(given: Mapping[str, Any], size: int) -> ChatRequest:
 
 def read_object(body: bytes) -> dict[str, Any]:
     """Return the object of a request's body. Raises RequestError."""
+    if body.count(b"{") + body.count(b"[") > CONTAINERS:
+        raise RequestError(f"the body has more than {CONTAINERS} brackets", "too_large", 413)
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -39,6 +39,21 @@ def serve(
             show_default="a key is made, and shown",
         ),
     ] = "",
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="record sessions of agents that run elsewhere, from which the run learns (an environment of the kind recorded)",
+        ),
+    ] = False,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="with --record: how long open sessions may go on with weights that are not the newest; new ones wait",
+        ),
+    ] = 30.0,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses the GPUs if there are any")] = "auto",
     home: Home = None,
     root: Root = None,
@@ -46,7 +61,8 @@ def serve(
 ) -> None:
     """Serve a policy until Ctrl-C, behind the chat API of OpenAI (…/v1), on a CPU too.
 
-    `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe.
+    `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe. With `--record` the newest policy of a run that is trained
+    meanwhile answers sessions, each at /sessions/ID/v1, until POST /sessions/ID/reward ends it.
     """
     from nbrl.flows.ask.endpoint import key_in
     from nbrl.infra.engine.command import Door
@@ -61,8 +77,18 @@ def serve(
     if key.startswith("-"):
         raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
     made, key = not key, key or new_key()
-    settings = _engine(set_ or [], device, port)
     place = LocalHome(home_at(home))
+    if record:
+        if name:
+            raise ConfigError("--name has no effect with --record, where requests may call the model as they like; leave it out")
+        from nbrl.flows.recording import record_sessions
+        from nbrl.tasks.recorded.server import LiveDoor
+
+        settings = _engine(set_ or [], device, None)
+        door = LiveDoor(host, port, key, f"the key is {key if made else f'that in {api_key_env}'}")
+        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience)
+        return
+    settings = _engine(set_ or [], device, port)
     with folder_of(storage_at(home, root), place.root, model) as folder:
         called = name or _called(model)
         with err.status(f"starting {model}"):
@@ -79,7 +105,7 @@ def serve(
             server.stop()
 
 
-def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
+def _engine(overrides: list[str], device: str, port: int | None) -> "EngineSettings":
     from nbrl.infra.engine.settings import EngineSettings
     from nbrl.tasks.runs.recipes import check_acting, from_settings
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
 from nbrl.tasks.nodes.select import selected
 from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
+from nbrl.tasks.recorded.store import ids_in, span_of, used_after
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
@@ -73,6 +74,13 @@ def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) ->
         yield "the counts of the rollout are not those of its index"
 
 
+def sessions_twice(prompts: pa.Table, used: Collection[str]) -> Iterator[str]:
+    """Yield a phrase if a recorded session is in a round twice, or was in an earlier one."""
+    counts = Counter([*used, *ids_in(prompts)])
+    if twice := [name for name, count in counts.items() if count > 1]:
+        yield f"the session {twice[0]} was learned from more than once"
+
+
 class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
@@ -104,10 +112,14 @@ class Recompute:
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
             passed = retired_table["id"].to_pylist()
-            expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
-            if not same(prompts, expected.prompts):
-                yield f"{where}the prompts are not those from position {cursor} on of the run's order"
-            cursor += expected.positions
+            if self._config.recorded is not None:
+                yield from (where + words for words in sessions_twice(prompts, passed))
+                cursor += len(prompts)
+            else:
+                expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
+                if not same(prompts, expected.prompts):
+                    yield f"{where}the prompts are not those from position {cursor} on of the run's order"
+                cursor += expected.positions
             yield from (where + words for words in self._sampled(prompts, trajectories))
             made = record.rounds[number].trajectories
             yield from (where + words for words in check_index(self._storage, made, trajectories))
@@ -119,14 +131,23 @@ class Recompute:
             chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
             if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
-            if self._config.select.retire_at is not None:
-                retired_table = retired(retired_table, prompts, rewards, self._config.select.retire_at, record.iteration)
+            if (again_of := self._not_again(retired_table, prompts, rewards)) is not None:
+                retired_table = again_of
                 if not same(self._read(record.retirements[number]), retired_table):
                     yield f"{where}the questions that are not asked again are not those of the rewards"
         if record.cursor != cursor:
             yield f"the record's next prompt is {record.cursor}, but prompts up to {cursor} were sampled"
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
+
+    def _not_again(self, before: pa.Table, prompts: pa.Table, rewards: pa.Table) -> pa.Table | None:
+        """Return what comes in no later round, questions or recorded sessions; None in a run without such a rule."""
+        config, iteration = self._config, self._record.iteration
+        if config.recorded is not None:
+            return used_after(before, prompts, iteration, span_of(config.pipeline.lag, config.select.patience))
+        if config.select.retire_at is not None:
+            return retired(before, prompts, rewards, config.select.retire_at, iteration)
+        return None
 
     def _read_all(self, artifacts: tuple[Artifact, ...]) -> list[pa.Table]:
         return [self._read(artifact) for artifact in artifacts]
@@ -141,8 +162,13 @@ class Recompute:
         if wanted != counts:
             lost, more = sorted((wanted - counts).elements()), sorted((counts - wanted).elements())
             yield f"trajectories are missing ({', '.join(lost[:3]) or 'none'}) or too many ({', '.join(more[:3]) or 'none'})"
+        versions = sampled_from(trajectories)
+        if self._config.recorded is not None:
+            if old := [each for each in set(versions.to_pylist()) if int(each) < self._sampled_from]:
+                yield f"sessions were answered by weights {old[0]!r}, and the batch begins with {self._sampled_from}"
+            return
         try:
-            check_weights(sampled_from(trajectories), str(self._sampled_from))
+            check_weights(versions, str(self._sampled_from))
         except BrokenInvariantError as error:
             yield str(error)
         yield from self._sessions.contradictions(rows, from_table(trajectories))

@@ -10,6 +10,7 @@ from nbrl.tasks.environments.kinds.gym import GymEnvironment
 from nbrl.tasks.environments.kinds.openenv import OpenEnvEnvironment
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
+from nbrl.tasks.environments.kinds.recorded import RecordedEnvironment
 from nbrl.tasks.environments.kinds.verifiers import VerifiersEnvironment
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
@@ -21,6 +22,7 @@ AnyEnvironment = (
     | HubEnvironment
     | VerifiersEnvironment
     | OpenEnvEnvironment
+    | RecordedEnvironment
 )
 EnvironmentSettings = Annotated[AnyEnvironment, Field(discriminator="kind")]
 Environments = dict[str, EnvironmentSettings]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from nbrl.tasks.layout.stages import StageLayout
+from nbrl.tasks.layout.stages import StageLayout, policy_folder
 
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
@@ -134,6 +134,10 @@ class RunLayout:
     @property
     def checkpoints(self) -> str:
         return f"{self.folder}/checkpoints"
+
+    def sessions(self, updates: int, policy: str) -> str:
+        """Return the folder of the sessions of agents elsewhere that the policy with this digest answered."""
+        return f"{self.folder}/sessions/{updates:06d}-{policy_folder(policy)}"
 
     def checkpoint(self, updates: int, epoch: str) -> str:
         """Return the folder of the checkpoint that `updates` updates made."""

@@ -28,10 +28,11 @@ class Timing(NamedTuple):
     beside_s: float = 0.0
 
 
-def seconds_of(trajectories: Sequence[Artifact]) -> float:
-    """Return the seconds in which the episodes of these rounds ran, as far as they did in this attempt."""
+def seconds_of(prompts: Sequence[Artifact], trajectories: Sequence[Artifact]) -> float:
+    """Return the seconds in which the episodes of these rounds ran, here or elsewhere, as far as they did in this attempt."""
     values = [each.values for each in trajectories]
-    return min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
+    here = min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
+    return here + sum(each.values.get("time/gather", 0.0) for each in prompts)
 
 
 def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str, float]:

@@ -15,6 +15,7 @@ from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.recorded.store import as_round
 from nbrl.tasks.reward.rules.rule import OF_SESSIONS
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -140,12 +141,26 @@ def check_weights(versions: pa.ChunkedArray, version: str) -> None:
         )
 
 
+async def recorded_round(services: Services, scope: Scope, prompts: pa.Table, layout: RoundLayout) -> Artifact:
+    """Make a round of the sessions of agents elsewhere that its prompts name.
+
+    Raises BrokenInvariantError if one was answered by older weights than those of the scope.
+    """
+    index = await asyncio.to_thread(as_round, services.storage, prompts, layout, scope.weights.digest)
+    if old := [version for version in set(pc.list_flatten(index["versions"]).to_pylist()) if int(version) < scope.updates]:
+        raise BrokenInvariantError(f"a session was answered by weights {old[0]!r}, and this batch begins with {scope.updates}")
+    digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
+    return Artifact(path=layout.trajectories, digest=digest, parts=parts_of(index), metrics=rollout_metrics(index))
+
+
 @durable
 async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
     """Run the groups of one round's prompts."""
     settings = services.config.rollout
-    version = await services.serve(scope)
     table = await asyncio.to_thread(services.read, prompts)
+    if services.config.recorded is not None:
+        return await recorded_round(services, scope, table, scope.layout.round(round_))
+    version = await services.serve(scope)
     search = settings.tools.search
     trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
     rows = task_rows(table, settings.group_size, scope.draw("rollout"), search)

@@ -17,6 +17,7 @@ from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.environments.kinds.recorded import RecordedEnvironment
 from nbrl.tasks.environments.settings import Environments, unusable
 from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.learner.settings import UpdateSettings
@@ -204,6 +205,11 @@ class RunConfig(ClosedModel):
     def weights(self) -> dict[str, float]:
         """Return the weight of each environment."""
         return {name: environment.weight for name, environment in self.environments.items()}
+
+    @property
+    def recorded(self) -> RecordedEnvironment | None:
+        """Return the environment whose batches agents elsewhere make, if the run learns from one."""
+        return next((each for each in self.environments.values() if isinstance(each, RecordedEnvironment)), None)
 
     @property
     def published_dtype(self) -> Literal["float32", "stored"]:

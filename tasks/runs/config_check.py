@@ -18,6 +18,7 @@ from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_SESSIONS
+from nbrl.tasks.runs.check_recorded import check_recorded
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
 
@@ -59,6 +60,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
+        check_recorded(config)
         _check_trainable(config, contents)
         check_devices(config.update, config.ray)
         _check_training(config)
@@ -173,7 +175,7 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
 
 def _check_trainable(config: RunConfig, contents: Mapping[str, Contents]) -> None:
     for name, environment in config.environments.items():
-        if environment.weight and not len(contents[name].train):
+        if environment.weight and not len(contents[name].train) and config.recorded is None:
             raise ConfigError(
                 f"environments.{name} has no questions to train on; name some by its train, or set its weight to 0 to evaluate "
                 "on it only"

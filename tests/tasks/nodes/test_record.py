@@ -48,7 +48,7 @@ def test_longer_trajectories_than_were_sampled_are_told() -> None:
 def test_episodes_of_a_found_round_took_no_time() -> None:
     ran = Artifact(path="a", digest="", metrics=of({"rollout/busy_seconds": 4.0, "time/rollout": 5.0}, "sum"))
     again = Artifact(path="b", digest="", metrics=of({"rollout/busy_seconds": 4.0, "time/rollout": 0.1}, "sum"))
-    assert (seconds_of([ran, ran]), seconds_of([again])) == (8.0, 0.1)
+    assert (seconds_of([], [ran, ran]), seconds_of([], [again])) == (8.0, 0.1)
 
 
 @pytest.fixture

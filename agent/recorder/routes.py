@@ -1,0 +1,85 @@
+"""The chat APIs as routes of a server, each request answered by the recorder of its session."""
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from aiohttp import web
+
+from nbrl.agent.recorder import messages_api
+from nbrl.agent.recorder.chat_api import RequestError, completion, events, read_request, refusal
+from nbrl.agent.recorder.recorder import Recorder
+
+BODY_BYTES = 4 << 20
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RecorderHandler = Callable[[web.Request, Recorder], Awaitable[web.StreamResponse]]
+Opened = Callable[[web.Request], AbstractAsyncContextManager[Recorder]]
+"""Gives a request's recorder for as long as it is answered. Raises RequestError, of which the body is not read."""
+
+
+class ChatRoutes:
+    """Answers chat completions and messages as the model named `model`."""
+
+    def __init__(self, opened: Opened, model: str) -> None:
+        self._opened, self._model = opened, model
+
+    def add_to(self, app: web.Application, prefix: str) -> None:
+        """Add the routes below a path, such as /sessions/{session}."""
+        app.router.add_post(f"{prefix}/v1/chat/completions", self.answered(self._chat))
+        app.router.add_post(f"{prefix}/v1/messages", self.answered(self._messages))
+
+    def answered(self, handler: RecorderHandler) -> Handler:
+        """Return a handler that answers by the request's recorder, and refuses in the words of the API."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            shape = messages_api.refusal if request.path.endswith("/messages") else refusal
+            try:
+                async with self._opened(request) as recorder:
+                    return await handler(request, recorder)
+            except RequestError as error:
+                return web.json_response(shape(error), status=error.status)
+            except (ValueError, TypeError, LookupError, RecursionError, web.HTTPException) as error:
+                wrong = RequestError(f"the request cannot be read: {type(error).__name__}")
+                return web.json_response(shape(wrong), status=wrong.status)
+
+        return answer
+
+    async def _chat(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+        asked = read_request(await body_of(request))
+        reply = await recorder.reply(asked)
+        identity = f"chatcmpl-{reply.number}"
+        if not asked.stream:
+            return web.json_response(completion(reply, self._model, identity))
+        chunks = (f"data: {json.dumps(each)}\n\n" for each in events(reply, self._model, identity, asked.usage))
+        return await _stream(request, [*chunks, "data: [DONE]\n\n"])
+
+    async def _messages(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+        asked = messages_api.read_request(await body_of(request))
+        reply = await recorder.reply(asked)
+        if not asked.stream:
+            return web.json_response(messages_api.message(reply, self._model))
+        named = messages_api.events(reply, self._model)
+        return await _stream(request, [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in named])
+
+    async def models(self, *_: object) -> web.StreamResponse:
+        """Answer which models there are: the one."""
+        model: dict[str, Any] = {"id": self._model, "object": "model", "owned_by": "nbrl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+
+async def body_of(request: web.Request) -> bytes:
+    """Return the body of a request. Raises RequestError if it is too large."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise RequestError(f"the body has more than {BODY_BYTES >> 20} MB", "too_large", 413) from None
+
+
+async def _stream(request: web.Request, chunks: list[str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for chunk in chunks:
+        await response.write(chunk.encode())
+    await response.write_eof()
+    return response

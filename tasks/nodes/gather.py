@@ -1,0 +1,72 @@
+"""gather: waits for the sessions of agents elsewhere of which a batch is made."""
+
+import asyncio
+import time
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from nbrl.tasks.errors import RunError
+from nbrl.tasks.metrics import of
+from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.recorded.store import (
+    StoredSession,
+    complete_groups,
+    policies_since,
+    prompts_of,
+    span_of,
+    stored_sessions,
+    used_after,
+)
+from nbrl.tasks.runs.run import Run, known_run
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.services import Services
+
+LOOK_S = 1.0  # between two looks at the storage
+Groups = list[list[StoredSession]]
+
+
+@durable
+async def gather(services: Services, scope: Scope, round_: int, used: Artifact | None = None) -> Artifact:
+    """Wait until agents elsewhere have filled the groups of a round with sessions that no round had, answered by the weights of
+    the scope or newer ones; return a prompt for each group.
+
+    Raises RunError if they have not within `wait_s` seconds.
+    """
+    settings, count = services.config.recorded, services.config.rollout.prompts
+    name = next(name for name, each in services.config.environments.items() if each is settings)
+    run = await asyncio.to_thread(known_run, services.storage, scope.run)
+    past = set[str]() if used is None else set(services.read(used)["id"].to_pylist())
+    started, known = time.monotonic(), dict[str, StoredSession]()
+    while len(groups := await asyncio.to_thread(_complete, services, run, scope, past, known)) < count:
+        services.engines.check_health()
+        services.progress.advanced("gather", len(groups), count)
+        waited = time.monotonic() - started
+        if settings is not None and settings.wait_s is not None and waited > settings.wait_s:
+            size, option = services.config.rollout.group_size, services.storage.settings.option
+            raise RunError(
+                f"environments.{name}: within {settings.wait_s:g} s agents filled {len(groups)} of {count} groups of {size} "
+                f"sessions with weights {scope.updates}; let them ask `nbrl serve {scope.run} --record`, and go on with what "
+                f"was recorded by `nbrl resume {scope.run}{option}`"
+            )
+        await asyncio.sleep(LOOK_S)
+    prompts = prompts_of(groups[:count], round_, name)
+    path = scope.layout.round(round_).prompts
+    digest = await asyncio.to_thread(services.storage.write_table, path, prompts)
+    return Artifact(path=path, digest=digest, metrics=of({"sample/prompts": count, "sample/positions": count}, "sum"))
+
+
+def _complete(services: Services, run: Run, scope: Scope, used: Collection[str], known: dict[str, StoredSession]) -> Groups:
+    policies = policies_since(services.storage, run, scope.updates)
+    sessions = stored_sessions(services.storage, run, policies, known)
+    return complete_groups(sessions, used, services.config.rollout.group_size)
+
+
+@durable
+def use(services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, round_: int) -> Artifact:
+    """Add the sessions of a round to those that were learned from `before`."""
+    config = services.config
+    known: pa.Table | None = None if before is None else services.read(before)
+    table = used_after(known, services.read(prompts), scope.iteration, span_of(config.pipeline.lag, config.select.patience))
+    path = scope.layout.round(round_).retired
+    return Artifact(path=path, digest=services.storage.write_table(path, table))
