@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prefect import flow
 
 from nbrl.tasks.learner.proof import Mismatch
-from nbrl.tasks.nodes.gather import gather, use
+from nbrl.tasks.nodes import recorded
 from nbrl.tasks.nodes.publish import publish, published_mismatch
 from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.reward import reward
@@ -56,7 +56,7 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
         if config.recorded is None:
             prompts.append(await sample(services, scope, cursor, round_, retired))
         else:
-            prompts.append(await gather(services, scope, round_, retired))
+            prompts.append(await recorded.sample(services, scope, round_, retired))
         trajectories.append(await rollout(services, scope, prompts[-1], round_))
         rewards.append(await reward(services, scope, prompts[-1], trajectories[-1], round_))
         selections.append(await select(services, scope, rewards[-1], missing, round_))
@@ -64,7 +64,7 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
             retired = await retire(services, scope, retired, prompts[-1], rewards[-1], config.select.retire_at, round_)
             retirements.append(retired)
         elif config.recorded is not None:
-            retired = await use(services, scope, retired, prompts[-1], round_)
+            retired = await recorded.retire(services, scope, retired, prompts[-1], round_)
             retirements.append(retired)
         cursor += int(prompts[-1].values["sample/positions"])
         missing -= int(selections[-1].values["select/kept"])

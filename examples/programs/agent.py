@@ -22,7 +22,7 @@ def post(address, **body):
 def search(query):
     call = {"name": "search", "arguments": {"query": query}}
     answer = post(os.environ["NBRL_MCP"], jsonrpc="2.0", id=1, method="tools/call", params=call)
-    return json.loads(answer["result"]["content"][0]["text"])
+    return answer["result"]["content"][0]["text"]
 
 
 def run(code):
@@ -40,14 +40,17 @@ def run(code):
 
 
 form = "Think, then write code with search(query), notepad.add_facts([...]), submit_final_answer(answer)."
-chat = [{"role": "system", "content": form}, {"role": "user", "content": sys.stdin.read()}]
+task = [{"role": "system", "content": form}, {"role": "user", "content": sys.stdin.read()}]
+step = []  # the last one; what it should remember of earlier ones the model notes
 for left in range(STEPS, 0, -1):
     notes = "<notepad>\n" + "\n".join(f"- {fact}" for fact in facts) + "\n</notepad>\n" if facts else ""
     budget = {"role": "user", "content": f"{notes}<budget>steps {left}, tokens {100 if left == STEPS else 0}</budget>"}
-    said = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", messages=[*chat, budget])["choices"][0]["message"]["content"]
+    said = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", messages=[*task, *step, budget])["choices"][0]["message"][
+        "content"
+    ]
     code = re.search("<code>(.*?)</code>", said, re.DOTALL)
     shown = run(code[1]) if code else "Malformed action."
     if answers:
         print(answers[0])
         break
-    chat += [{"role": "assistant", "content": said}, {"role": "user", "content": f"<output>{shown}</output>"}]
+    step = [{"role": "assistant", "content": said}, {"role": "user", "content": f"<output>{shown}</output>"}]

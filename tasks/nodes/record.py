@@ -32,7 +32,7 @@ def seconds_of(prompts: Sequence[Artifact], trajectories: Sequence[Artifact]) ->
     """Return the seconds in which the episodes of these rounds ran, here or elsewhere, as far as they did in this attempt."""
     values = [each.values for each in trajectories]
     here = min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
-    return here + sum(each.values.get("time/gather", 0.0) for each in prompts)
+    return here + sum(min(each.values.get("sample/waiting_seconds", 0.0), each.values["time/sample"]) for each in prompts)
 
 
 def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str, float]:

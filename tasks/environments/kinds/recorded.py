@@ -25,7 +25,7 @@ class RecordedEnvironment(Environment):
 
     @model_validator(mode="after")
     def _acts(self) -> "RecordedEnvironment":
-        if idle := [name for name in ("tools", "prompt") if name in self.model_fields_set]:
+        if idle := [name for name in ("tools", "prompt") if getattr(self, name)]:
             raise ValueError(f"{idle[0]} has no effect for the kind recorded, whose agents bring their own; leave it out")
         if not self.weight:
             raise ValueError("the kind recorded has no effect with weight 0, for it cannot be evaluated; leave it out")

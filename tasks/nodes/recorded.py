@@ -1,4 +1,4 @@
-"""gather: waits for the sessions of agents elsewhere of which a batch is made."""
+"""sample and retire in a run that learns from recorded sessions: they stand for questions."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ Groups = list[list[StoredSession]]
 
 
 @durable
-async def gather(services: Services, scope: Scope, round_: int, used: Artifact | None = None) -> Artifact:
+async def sample(services: Services, scope: Scope, round_: int, used: Artifact | None = None) -> Artifact:
     """Wait until agents elsewhere have filled the groups of a round with sessions that no round had, answered by the weights of
     the scope or newer ones; return a prompt for each group.
 
@@ -40,7 +40,7 @@ async def gather(services: Services, scope: Scope, round_: int, used: Artifact |
     started, known = time.monotonic(), dict[str, StoredSession]()
     while len(groups := await asyncio.to_thread(_complete, services, run, scope, past, known)) < count:
         services.engines.check_health()
-        services.progress.advanced("gather", len(groups), count)
+        services.progress.advanced("sample", len(groups), count)
         waited = time.monotonic() - started
         if settings is not None and settings.wait_s is not None and waited > settings.wait_s:
             size, option = services.config.rollout.group_size, services.storage.settings.option
@@ -53,7 +53,8 @@ async def gather(services: Services, scope: Scope, round_: int, used: Artifact |
     prompts = prompts_of(groups[:count], round_, name)
     path = scope.layout.round(round_).prompts
     digest = await asyncio.to_thread(services.storage.write_table, path, prompts)
-    return Artifact(path=path, digest=digest, metrics=of({"sample/prompts": count, "sample/positions": count}, "sum"))
+    counts = {"sample/prompts": count, "sample/positions": count, "sample/waiting_seconds": time.monotonic() - started}
+    return Artifact(path=path, digest=digest, metrics=of(counts, "sum"))
 
 
 def _complete(services: Services, run: Run, scope: Scope, used: Collection[str], known: dict[str, StoredSession]) -> Groups:
@@ -63,7 +64,7 @@ def _complete(services: Services, run: Run, scope: Scope, used: Collection[str],
 
 
 @durable
-def use(services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, round_: int) -> Artifact:
+def retire(services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, round_: int) -> Artifact:
     """Add the sessions of a round to those that were learned from `before`."""
     config = services.config
     known: pa.Table | None = None if before is None else services.read(before)
