@@ -135,9 +135,13 @@ class RunLayout:
     def checkpoints(self) -> str:
         return f"{self.folder}/checkpoints"
 
+    @property
+    def all_sessions(self) -> str:
+        return f"{self.folder}/sessions"
+
     def sessions(self, updates: int, policy: str) -> str:
         """Return the folder of the sessions of agents elsewhere that the policy with this digest answered."""
-        return f"{self.folder}/sessions/{updates:06d}-{policy_folder(policy)}"
+        return f"{self.all_sessions}/{updates:06d}-{policy_folder(policy)}"
 
     def checkpoint(self, updates: int, epoch: str) -> str:
         """Return the folder of the checkpoint that `updates` updates made."""

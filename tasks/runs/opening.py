@@ -59,7 +59,8 @@ def continued(storage: Storage, name: str, config: RunConfig, kind: Kind = RUNS,
 def _starts_without_work(storage: Storage, run: Run) -> list[str]:
     """Return the epochs (keys) of a run whose starts all ended before they made anything; empty for any other run."""
     layout = run.layout
-    if holder(storage, layout) is not None or storage.list(layout.iterations) or storage.list(layout.evaluations):
+    made = (layout.iterations, layout.evaluations, layout.all_sessions)
+    if holder(storage, layout) is not None or any(storage.list(folder) for folder in made):
         return []
     return storage.list(layout.epochs)
 

@@ -34,13 +34,14 @@ class Engine:
         self._sample = sample
         self.calls: list[tuple[list[int], list[int]]] = []
         self.stops: list[Sequence[str]] = []
+        self.version = "v1"
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         ids = self._sample(len(self.calls), prompt.token_ids)[:max_tokens]
         self.calls.append((prompt.token_ids, ids))
         self.stops.append(prompt.stop)
         await asyncio.sleep(0)
-        return Generation(ids, [-float(number % 7) for number in ids], "v1", "stop")
+        return Generation(ids, [-float(number % 7) for number in ids], self.version, "stop")
 
 
 @pytest.fixture(scope="module", params=["qwen2_5", "qwen3", "llama3", "deepseek_r1"])
