@@ -21,6 +21,7 @@ from nbrl.infra.setup import databases
 from nbrl.infra.tracking_address import DATABASE, Machine, database
 from nbrl.infra.tracking_models import LoggedModel, Models
 from nbrl.infra.tracking_traces import Datasets, Traces
+from nbrl.infra.wandb_runs import WandbSettings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,6 +62,7 @@ class TrackingSettings(ClosedModel):
         description="a folder in which each run has one with TensorBoard's event files; needs the extra tensorboard; "
         "none when not set",
     )
+    wandb: WandbSettings | None = None
 
 
 class Tracking:

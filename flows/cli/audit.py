@@ -81,7 +81,7 @@ def track(
     set_: Set = None,
     trust: Trust = False,
 ) -> None:
-    """Deliver to MLflow, and to `tracking.tensorboard`, what they do not have of a run or evaluation, from its storage alone.
+    """Deliver to MLflow, `tracking.tensorboard` and `tracking.wandb` what they lack of a run, from its storage alone.
 
     `--set tracking.uri=…` and `--home …` name another MLflow than the run began with.
     """
@@ -106,7 +106,7 @@ def track(
     check_free(storage, known.layout)
     tracking = Tracking(config.tracking, LocalHome(config.home))
     delivered = deliver(MlflowSync(config, storage, known, tracking), tracking)
-    fill(sinks_of(config.tracking, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
+    fill(sinks_of(config, storage, known), lambda sink, what: say(f"warning: {sink} {what}", "yellow"))
     out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.stored import Home, Root, Set, TakeOver, Trust, overrides_of, storage_at
+from nbrl.flows.cli.stored import Home, MetricsPort, Root, Set, TakeOver, Trust, overrides_of, storage_at
 from nbrl.flows.cli.train import train_run
 
 
@@ -23,6 +23,7 @@ def resume(
     ] = None,
     take_over: TakeOver = False,
     trust: Trust = False,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Continue a run with the settings of its last start, from its storage alone: on this machine or on another.
 
@@ -41,4 +42,4 @@ def resume(
         config = trusted_config(storage_at(home, root), checked_name(run), overrides_of(home, set_), trust)
         return preflight(config, "train", run), run
 
-    train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)
+    train_run(prepare, lambda name: "the same command continues the run", take_over, chosen, metrics_port)

@@ -34,6 +34,16 @@ Set = Annotated[
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="stop another process that trains this run, on any machine, and continue here")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=1,
+        max=65535,
+        metavar="PORT",
+        help="serve the run's newest metrics for Prometheus at http://127.0.0.1:PORT/metrics while it trains",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

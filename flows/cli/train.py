@@ -1,6 +1,7 @@
 """`nbrl train`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Home, Recipe, Set, TakeOver, home_flag, overrides_of, root_flag
+from nbrl.flows.cli.stored import Home, MetricsPort, Recipe, Set, TakeOver, home_flag, overrides_of, root_flag
 from nbrl.flows.display.terminal import out, say
 
 
@@ -20,6 +21,7 @@ def train(
     home: Home = None,
     set_: Set = None,
     take_over: TakeOver = False,
+    metrics_port: MetricsPort = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan and exit")] = False,
     all_: Annotated[bool, typer.Option("--all", help="show every setting in a dry run, also those at their defaults")] = False,
     measure: Annotated[
@@ -46,7 +48,7 @@ def train(
             return None
         return start, name or new_name(start.config.name)
 
-    train_run(prepare, lambda name: f"the same command with --run {name} continues the run", take_over)
+    train_run(prepare, lambda name: f"the same command with --run {name} continues the run", take_over, metrics_port=metrics_port)
 
 
 def train_run(
@@ -54,8 +56,13 @@ def train_run(
     how_to_continue: Callable[[str], str],
     take_over: bool,
     redo: Sequence[tuple[int, str]] = (),
+    metrics_port: int | None = None,
 ) -> None:
-    """Train the run that `prepare` gives, what preflight returned and its name; after a stop, say how to continue."""
+    """Train the run that `prepare` gives, what preflight returned and its name; after a stop, say how to continue.
+
+    Its metrics are at `metrics_port` of this machine meanwhile.
+    """
+    _check_metrics_port(metrics_port)
     if (prepared := prepare()) is None:
         return
     start, name = prepared
@@ -74,11 +81,35 @@ def train_run(
 
         return await flow(start, name, take_over=take_over, redo=list(redo))
 
-    summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
+    with _metrics_served(config, name, metrics_port):
+        summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
     from nbrl.flows.display.pages import closing, report
 
     out.print(report(summary))
     out.print(closing(summary, root_flag(config), home_flag(config)), markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_metrics_port(port: int | None) -> None:
+    """Raises ConfigError if the port is taken, before the checks of a start, which take seconds."""
+    from nbrl.infra.process.child import port_in_use
+    from nbrl.tasks.errors import ConfigError
+
+    if port is not None and port_in_use(port):
+        raise ConfigError(f"--metrics-port {port} is taken: end what listens there, or choose another")
+
+
+@contextmanager
+def _metrics_served(config: Any, name: str, port: int | None) -> Iterator[None]:
+    """Serve the metrics of a run on this machine, if a port is given. Raises ServerError if that cannot begin."""
+    if port is None:
+        yield
+        return
+    from nbrl.flows.pages.metrics import metrics_app
+    from nbrl.flows.pages.serving import served
+    from nbrl.infra.storage import Storage
+
+    with served(metrics_app(Storage(config.storage), name), "127.0.0.1", port):
+        yield
 
 
 def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:

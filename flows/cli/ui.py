@@ -4,20 +4,19 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import uvicorn
 from rich.console import Console
 
 from nbrl.flows.display.terminal import plain
 from nbrl.flows.pages.app import app
+from nbrl.flows.pages.serving import served
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
-from nbrl.infra.process.identity import advertised, check_host, is_local, names_of
+from nbrl.infra.process.identity import check_host, is_local, names_of
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
@@ -27,8 +26,6 @@ from nbrl.tasks.layout.runs import RUNS, run_names
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.recipes import trusted_config
 from nbrl.tasks.runs.run import find_run
-
-START_S = 30.0
 
 
 def serve(
@@ -61,7 +58,8 @@ def serve(
 
     with ExitStack() as stack:
         ended = threading.Event()
-        show("trajectories", stack.enter_context(_trajectories(storage, host, names, port or free_port())))
+        pages = app(storage, (*names_of(host), *(name.lower() for name in names)))
+        show("trajectories", stack.enter_context(served(pages, host, port or free_port())))
         if others:
             with _warned("MLflow", console):
                 show("MLflow", _mlflow(stack, home, uri or newest_uri(storage), port, only))
@@ -126,22 +124,3 @@ def newest_uri(storage: Storage) -> str | None:
         return trusted_config(storage, newest[1], (), trust=False, used=("tracking.uri",)).tracking.uri
     except (RunError, InfraError):
         return None
-
-
-@contextmanager
-def _trajectories(storage: Storage, host: str, names: Sequence[str], port: int) -> Iterator[str]:
-    """Serve the pages of trajectories in a thread; yields their address."""
-    pages = app(storage, (*names_of(host), *(name.lower() for name in names)))
-    server = uvicorn.Server(uvicorn.Config(pages, host=host, port=port, log_level="error", access_log=False))
-    thread = threading.Thread(target=server.run, name="trajectories", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise ServerError(f"the pages cannot be served at {host}:{port}; choose another --host or --port")
-        time.sleep(0.05)
-    try:
-        yield f"http://{advertised(host)}:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(START_S)

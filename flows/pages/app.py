@@ -14,8 +14,9 @@ from starlette.routing import Route
 from nbrl.flows.pages import copies, render
 from nbrl.flows.pages.curves import FEW, MANY, LearningCurve, curve_of, success_of
 from nbrl.flows.pages.lists import ChosenList, of_page, page_in, place_in
-from nbrl.flows.pages.metrics import TYPE, exposition
+from nbrl.flows.pages.metrics import metrics_route
 from nbrl.flows.pages.reading import RunReading, ShownStage, TrajectoryRow
+from nbrl.flows.pages.serving import HEADERS
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.own_pages import LOCAL, Application, for_own_pages
@@ -28,8 +29,6 @@ from nbrl.tasks.runs.kept import fitting
 from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.run import Run, find_run
 
-# Beside the page's own: nothing is loaded from elsewhere, and no other page shows these in a frame.
-HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 KEPT_LISTS = 8  # in memory, so that the next trajectory of a list comes at once
 
 
@@ -103,15 +102,9 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
         address = "/".join(quote(part, safe="") for part in (kind, name, chosen))
         return RedirectResponse(f"/{address}{ChosenList.of(request.query_params).query(page=1)}", 303, HEADERS)
 
-    def metrics(request: Request) -> Response:
-        try:
-            return Response(exposition(storage, overview(storage)), media_type=TYPE, headers=HEADERS)
-        except (InfraError, RunError) as error:
-            return Response(str(error), 503, HEADERS, media_type="text/plain")
-
     routes = [
         Route("/", _shown(first)),
-        Route("/metrics", metrics),
+        metrics_route(storage, lambda: [row.name for row in overview(storage) if row.kind == RUNS]),
         Route("/pages.js", lambda _: Response(render.SCRIPT, media_type="text/javascript", headers=HEADERS)),
         Route("/{kind}/{name}", page_of),
         Route("/{kind}/{name}/{stage}", _shown(stage)),

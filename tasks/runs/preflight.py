@@ -15,6 +15,7 @@ from nbrl.infra.paths import expanded
 from nbrl.infra.process.child import port_in_use
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.infra.wandb_runs import WandbSettings, has_credentials
 from nbrl.sandbox import doctor
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
@@ -77,6 +78,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         check_workers(config.update, config.ray)
         check_fits(config)
         _tensorboard(config.tracking.tensorboard)
+        _wandb(config.tracking.wandb)
     try:
         if config.ray.address is not None:
             ray_cluster.check_address(config.ray.address)
@@ -181,9 +183,26 @@ def _tensorboard(folder: str | None) -> None:
         return
     if find_spec("tensorboard") is None:
         raise ConfigError("tracking.tensorboard needs the package tensorboard: pip install 'nbrl[tensorboard]'")
+    _sink_folder("tracking.tensorboard", folder, "give one, or leave it out")
+
+
+def _wandb(settings: WandbSettings | None) -> None:
+    if settings is None:
+        return
+    if find_spec("wandb") is None:
+        raise ConfigError("tracking.wandb needs the package wandb: pip install 'nbrl[wandb]'")
+    if settings.folder is not None:
+        _sink_folder("tracking.wandb.folder", settings.folder, "give one")
+    elif not has_credentials():
+        raise ConfigError(
+            "tracking.wandb.mode is online, and there is no key: set WANDB_API_KEY, run `wandb login`, or set mode to offline"
+        )
+
+
+def _sink_folder(key: str, folder: str, remedy: str) -> None:
     if "://" in folder or not folder.strip():
-        raise ConfigError(f"tracking.tensorboard {folder!r} is no folder of this machine; give one, or leave it out")
-    check_makeable("tracking.tensorboard", Path(folder))
+        raise ConfigError(f"{key} {folder!r} is no folder of this machine; {remedy}")
+    check_makeable(key, Path(folder))
 
 
 def _engine(settings: EngineSettings, joined: bool) -> None:

@@ -53,6 +53,10 @@ REACHING = (
     "tracking.uri",
     "tracking.artifacts",
     "tracking.tensorboard",
+    "tracking.wandb.project",  # with the user's key
+    "tracking.wandb.entity",
+    "tracking.wandb.mode",
+    "tracking.wandb.folder",
 )
 # Of environments that are classes, and of those that run in a Python environment of their own.
 OWN = ("environments.*.place", "environments.*.settings")

@@ -111,7 +111,7 @@ def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, pr
     """Return the delivery to MLflow, which is to be started once the services are up: a start that fails is no run there."""
     tracking = Tracking(config.tracking, home)
     storage = Storage(config.storage)
-    sinks = sinks_of(config.tracking, storage, run)
+    sinks = sinks_of(config, storage, run)
     sync = MlflowSync(config, storage, run, tracking)
     delivery = Delivery(run.name, sync, tracking, progress.say, sinks, storage.settings.option)
     epoch = newest(storage, run.layout)

@@ -27,7 +27,7 @@ def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str],
     except InfraError as error:
         track = f"nbrl track {run.name}{storage.settings.option}"
         say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `{track}` delivers the rest: {error}")
-    fill(sinks_of(config.tracking, storage, run), lambda sink, what: say(f"nbrl: warning: {sink} {what}"))
+    fill(sinks_of(config, storage, run), lambda sink, what: say(f"nbrl: warning: {sink} {what}"))
 
 
 def fill(sinks: Sequence[SinkDelivery], warn: Callable[[str, str], None], last: bool = True) -> None:

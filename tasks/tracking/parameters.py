@@ -1,5 +1,6 @@
 """The settings that are parameters of a run in MLflow: those by which runs are compared. All are in its `config.yaml`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import chosen
-from nbrl.tasks.runs.epochs import first_and_newest
+from nbrl.tasks.runs.epochs import first_and_newest, without_passwords
 from nbrl.tasks.runs.run import Run
 
 # Those that every run has, so that runs with defaults can be compared with others.
@@ -57,13 +58,13 @@ RUN_ID, DIGEST = "nbrl.run_id", "nbrl.digest"
 
 def parameters(config: RunConfig) -> dict[str, object]:
     """Return the parameters of a run: every setting that decides a result and is not at its default, KEYS as far as they are
-    set, and the kind and weight of each environment.
+    set, and the kind and weight of each environment. Passwords in addresses are `***`.
     """
     tree = config.model_dump(mode="json")
     found = chosen(config) | {key: value for key in KEYS if (value := _at(tree, key)) is not None}
     for name, environment in config.environments.items():
         found |= {f"environments.{name}.kind": environment.kind, f"environments.{name}.weight": environment.weight}
-    return found
+    return {key: json.loads(without_passwords(json.dumps(value, ensure_ascii=False))) for key, value in found.items()}
 
 
 def _at(tree: Mapping[str, Any], key: str) -> object:

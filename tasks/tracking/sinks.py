@@ -9,10 +9,12 @@ from typing import NamedTuple, Protocol
 
 from nbrl.infra.storage import Storage
 from nbrl.infra.tensorboard import EventFiles
-from nbrl.infra.tracking import TrackingSettings
+from nbrl.infra.wandb_runs import WandbRuns
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.tracking.names import shown
+from nbrl.tasks.tracking.parameters import parameters
 from nbrl.tasks.tracking.steps import Steps, eval_metrics
 
 
@@ -66,9 +68,12 @@ class SinkDelivery:
             yield _Point(step, shown(eval_metrics(result), self._run.environments), result.finished)
 
 
-def sinks_of(settings: TrackingSettings, storage: Storage, run: Run) -> list[SinkDelivery]:
+def sinks_of(config: RunConfig, storage: Storage, run: Run) -> list[SinkDelivery]:
     """Return the deliveries to the sinks that the settings name."""
+    settings = config.tracking
     sinks: list[MetricSink] = []
     if settings.tensorboard is not None:
         sinks.append(EventFiles(Path(settings.tensorboard).absolute() / run.name))
+    if settings.wandb is not None:
+        sinks.append(WandbRuns(settings.wandb, run.name, parameters(config)))
     return [SinkDelivery(storage, run, sink) for sink in sinks]

@@ -35,6 +35,14 @@ def server() -> Iterator[str]:
         ("ray.address=10.0.0.1:6379", "set storage.shared to true if all of them see it there"),
         ("tracking.tensorboard=s3://bucket/x", "is no folder of this machine"),
         ("tracking.tensorboard=/proc/none", "tracking.tensorboard: nothing can be written"),
+        (
+            "tracking.wandb.project=p tracking.wandb.mode=offline tracking.wandb.folder=s3://bucket/x",
+            "tracking.wandb.folder 's3://bucket/x' is no folder",
+        ),
+        (
+            "tracking.wandb.project=p tracking.wandb.mode=offline tracking.wandb.folder=/proc/none",
+            "tracking.wandb.folder: nothing can be written",
+        ),
         ("tracking.uri=foo", "is no tracking server or database"),
         ("home=/proc/x", "home: nothing can be written at /proc/x"),
         ("storage.root=/proc/x", "storage.root: nothing can be written at /proc/x"),
@@ -140,3 +148,38 @@ def test_tensorboard_files_need_the_package(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=r"pip install 'nbrl\[tensorboard\]'"):
         preflight(config, "train")
     assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.process
+def test_weights_and_biases_needs_its_package_and_a_key_unless_it_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("NETRC", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    online = load("tiny-cpu", ["tracking.wandb={project: p, mode: online}"])
+    with pytest.raises(ConfigError, match="there is no key: set WANDB_API_KEY, run `wandb login`, or set mode to offline"):
+        preflight(online, "train")
+    preflight(online, "evaluate")
+    preflight(load("tiny-cpu", [f"tracking.wandb={{project: p, mode: offline, folder: {tmp_path / 'files'}}}"]), "train")
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    preflight(online, "train")
+    monkeypatch.setattr("nbrl.tasks.runs.preflight.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'nbrl\[wandb\]'"):
+        preflight(online, "train")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("mode: online", "project"),
+        ("project: p", "mode"),
+        ("project: a/b, mode: online", "project"),
+        ("project: p, mode: offline", "folder is not set; set folder, or mode to online"),
+        ("project: p, mode: online, folder: x", "tracking.wandb.folder has no effect where tracking.wandb.mode is online"),
+    ],
+)
+def test_settings_of_weights_and_biases_that_cannot_act_are_refused(settings: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load("tiny-cpu", [f"tracking.wandb={{{settings}}}"])

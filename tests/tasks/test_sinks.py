@@ -8,11 +8,14 @@ import pytest
 from nbrl.infra.storage import Storage
 from nbrl.infra.tensorboard import EventFiles
 from nbrl.infra.tracking import TrackingSettings
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.tracking.delivery import fill
 from nbrl.tasks.tracking.names import shown
+from nbrl.tasks.tracking.parameters import parameters
 from nbrl.tasks.tracking.sinks import SinkDelivery, sinks_of
-from tests.tasks.synced import RUN, begun, evaluated, iteration
+from tests.tasks.synced import CONFIG, RUN, begun, evaluated, iteration
 
 
 @pytest.fixture
@@ -21,8 +24,12 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def board(tmp_path: Path, storage: Storage) -> SinkDelivery:
-    (found,) = sinks_of(TrackingSettings(tensorboard=str(tmp_path / "board")), storage, RUN)
+    (found,) = sinks_of(tracked(tensorboard=str(tmp_path / "board")), storage, RUN)
     return found
+
+
+def tracked(**settings: object) -> RunConfig:
+    return CONFIG.model_copy(update={"tracking": TrackingSettings(**settings)})
 
 
 def has(tmp_path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -52,7 +59,7 @@ def test_of_environments_and_abilities_success_alone_is_shown_and_the_main_metri
 
 
 def test_every_metric_is_there_once_however_many_processes_delivered(storage: Storage, tmp_path: Path) -> None:
-    assert sinks_of(TrackingSettings(), storage, RUN) == []
+    assert sinks_of(tracked(), storage, RUN) == []
     evaluated(storage, Weights(digest="w0"))
     for number in range(3):
         iteration(storage, number)
@@ -82,6 +89,23 @@ def test_a_file_of_another_run_of_the_name_is_replaced_and_other_files_stay(stor
     now.sink.end()
     (tmp_path / "board/r/notes.txt").unlink()
     assert has(tmp_path)["more/reward/em"] == [(1, 0.0)]
+
+
+def test_weights_and_biases_gets_the_parameters_that_mlflow_gets(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[object, ...]] = []
+    monkeypatch.setattr("nbrl.tasks.tracking.sinks.WandbRuns", lambda *given: made.append(given) or Dashboard())
+    config = tracked(wandb={"project": "p", "mode": "online"})
+    (found,) = sinks_of(config, storage, RUN)
+    assert made == [(config.tracking.wandb, "r", parameters(config))]
+    found.catch_up()
+
+
+def test_no_password_of_an_address_is_a_parameter() -> None:
+    settings = "{kind: own, place: 'antigravity:Tasks', settings: {at: ['https://user:hunter2@example.org/a']}}"
+    given = parameters(load("tiny-cpu", [f"environments.odd={settings}"]))
+    assert given["seed"] == 0
+    assert given["environments.odd.settings"] == {"at": ["https://user:***@example.org/a"]}
+    assert "hunter2" not in str(given)
 
 
 class Dashboard:
