@@ -15,28 +15,44 @@ ONCE = {"retry_total": 0}
 AZURE_PASSING = (408, 429, 500, 502, 503, 504)
 
 
+def s3_files() -> Any:
+    """Return the fsspec file system of S3, which caches no listing. Credentials and endpoint come from the AWS_* variables."""
+    import s3fs
+
+    # Checksums only as needed: not every S3 server knows the trailers.
+    files = s3fs.S3FileSystem(
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        config_kwargs={
+            "retries": {"total_max_attempts": TRIES, "mode": "standard"},
+            "connect_timeout": 10,
+            "read_timeout": 60,
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        },
+    )
+    files.retries = READS
+    return files
+
+
+def s3_objects(files: Any, bucket: str, **request: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a listing, page by page: who needs no more of them ends it."""
+    more: dict[str, str] = {}
+    while True:
+        page = files.call_s3("list_objects_v2", Bucket=bucket, **request, **more)
+        yield from page.get("Contents", [])
+        if not page.get("IsTruncated"):
+            return
+        more = {"ContinuationToken": page["NextContinuationToken"]}
+
+
 class S3Blobs(CloudBlobs):
     """Credentials and endpoint come from the AWS_* variables."""
 
     scheme, package, extra, batch = "s3", "s3fs", "train", 1000
 
     def _connect(self) -> Any:
-        import s3fs
-
-        # Checksums only as needed: not every S3 server knows the trailers.
-        files = s3fs.S3FileSystem(
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            config_kwargs={
-                "retries": {"total_max_attempts": TRIES, "mode": "standard"},
-                "connect_timeout": 10,
-                "read_timeout": 60,
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
-        )
-        files.retries = READS
-        return files
+        return s3_files()
 
     def _passes(self, error: Exception) -> bool:
         from botocore.exceptions import ConnectionError as NoConnectionError
@@ -59,13 +75,7 @@ class S3Blobs(CloudBlobs):
         self._fs.call_s3("head_object", Bucket=self._bucket, Key=name)
 
     def _names(self, start: str) -> Iterator[str]:
-        more: dict[str, str] = {}
-        while True:
-            page = self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=start, **more)
-            yield from (found["Key"] for found in page.get("Contents", []))
-            if not page.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+        yield from (found["Key"] for found in s3_objects(self._fs, self._bucket, Prefix=start))
 
     def _remove(self, names: Sequence[str]) -> None:
         objects = {"Objects": [{"Key": name} for name in names], "Quiet": True}

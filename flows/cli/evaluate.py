@@ -94,8 +94,8 @@ def evaluate(
     """
     from nbrl.flows.evaluation_plan import done, planned
     from nbrl.flows.evaluation_request import EvaluationRequest
-    from nbrl.infra.paths import expanded
     from nbrl.infra.storage import Storage
+    from nbrl.tasks.environments.addresses import meant
     from nbrl.tasks.environments.tables import read_rows
     from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.evaluation.csv_file import beside, check_csv, write_csv
@@ -125,7 +125,7 @@ def evaluate(
         summary = _evaluated(plan, take_over)
     if csv is not None:
         answers = Storage(plan.config.storage).read_table(EvaluationLayout(plan.name).answers)
-        own = read_rows(expanded(recipe).absolute()) if is_question_file(recipe) else None
+        own = read_rows(meant(recipe)) if is_question_file(recipe) else None
         write_csv(answers.to_pylist() if own is None else beside(answers, plan.questions(), own), csv)
     _print(summary, as_json, root_flag(plan.config))
 

@@ -9,7 +9,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import on_stop
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import Home, Root, home_at, home_option, read_alone, storage_at
+from nbrl.flows.cli.stored import Home, Root, Trust, home_at, home_option, read_alone, storage_at
 from nbrl.flows.display.terminal import out
 from nbrl.infra.paths import expanded
 
@@ -25,7 +25,7 @@ def warmstart(
         typer.Option(
             metavar="SOURCE",
             help="what is demonstrated: world, a file or folder of trajectories (.parquet, .ipynb, .json), conversations "
-            "(.jsonl), or a run, whose right answers are taken",
+            "(.jsonl), the address of such files, or a run, whose right answers are taken",
         ),
     ] = None,
     training: Annotated[
@@ -54,21 +54,21 @@ def warmstart(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check all settings, print the plan and exit")] = False,
     home: Home = None,
     root: Root = None,
+    trust: Trust = False,
 ) -> None:
     """Teach a model to act by demonstrations, so that rewards can choose among its actions; the recipe `tiny` makes the model."""
     from nbrl.tasks.warmstart.recipe import WarmstartArguments, load
+    from nbrl.tasks.warmstart.start import training_of
 
     on_stop(lambda: "nothing was written")
     storage = storage_at(home, root)
     settings = load(WarmstartArguments(recipe, start, training, demonstrations), set_ or [], storage)
-    _warmstart(settings, storage, expanded(folder).absolute(), home_at(home), dry_run)
+    _warmstart(settings, training_of(settings, storage, trust), storage, expanded(folder).absolute(), home_at(home), dry_run)
 
 
-def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool) -> None:
+def _warmstart(settings: Any, training: Any, storage: Any, target: Path, home: str, dry_run: bool) -> None:
     from nbrl.tasks.warmstart.orders import check, describe
-    from nbrl.tasks.warmstart.start import training_of
 
-    training = training_of(settings, storage)
     check(settings, training, storage, target, Path(home))
     if dry_run:
         out.print(describe(settings, training, target), markup=False, highlight=False, soft_wrap=True)

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.environments import nested
+from nbrl.tasks.environments.addresses import on_disk
 from nbrl.tasks.environments.csv_table import whole_texts
 from nbrl.tasks.environments.json_table import Convert, Number
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, attached_column, check, expected_columns
 from nbrl.tasks.environments.stored import FETCHED, TESTED, tested_column
-from nbrl.tasks.environments.tables import is_text, plain, read_table
+from nbrl.tasks.environments.tables import SUFFIXES, is_text, plain, read_table
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.rule import CODE, FILES, RULES, Rule
 
@@ -43,7 +44,11 @@ TRUTH = "ground_truth"  # of a structure that says how an answer is scored
 
 
 def read_questions(
-    path: Path, columns: Mapping[str, str], rule: Rule, key: str = "data", attached: dict[str, Path | bytes] | None = None
+    given: Path | str,
+    columns: Mapping[str, str],
+    rule: Rule,
+    key: str = "data",
+    attached: dict[str, Path | bytes] | None = None,
 ) -> pa.Table:
     """Return the questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
@@ -51,14 +56,21 @@ def read_questions(
     without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
 
     `key` is the place of the settings, for errors; the files that questions come with are added to `attached` by their digest.
-    Raises ConfigError when the file is missing or not what it must be.
+    Of questions at an address no files come along. Raises ConfigError when the file is missing or not what it must be.
     """
-    path = path.absolute()
+    with on_disk(given, key, SUFFIXES) as path:
+        return _questions(path.absolute(), columns, rule, key, isinstance(given, Path), attached)
+
+
+def _questions(
+    path: Path, columns: Mapping[str, str], rule: Rule, key: str, files: bool, attached: dict[str, Path | bytes] | None
+) -> pa.Table:
+    """Return the questions of a file of this machine; `files` says whether others may lie beside it."""
     converts: dict[str, Convert] = {} if "answers" in columns else {ONE_ANSWER: _text}
     for name in (*MAPPED, FETCHED):
         theirs, convert = columns.get(name, name), _text if name in TEXTS else plain
         converts |= {theirs: convert, theirs.partition(".")[0]: convert}
-    folder = path if path.is_dir() else path.parent
+    folder = (path if path.is_dir() else path.parent) if files else None
     table = read_table(path, key, converts)
     if "question" not in (*columns, *table.column_names) and {*VERL.values()} <= {*table.column_names}:
         columns = {**VERL, **columns}
@@ -132,12 +144,13 @@ def questions_of(
     return questions
 
 
-def read_passages(path: Path, key: str) -> pa.Table:
+def read_passages(given: Path | str, key: str) -> pa.Table:
     """Return the passages of a file, in its column `passage`. Raises ConfigError."""
-    path = path.absolute()
     (field,) = CORPUS_SCHEMA
-    table = read_table(path, key, {field.name: _text})
-    return pa.table({field.name: _column(f"data file {path}", table, field.name, field, key)}, schema=CORPUS_SCHEMA)
+    with on_disk(given, key, SUFFIXES) as path:
+        table = read_table(path.absolute(), key, {field.name: _text})
+        column = _column(f"data file {path.absolute()}", table, field.name, field, key)
+    return pa.table({field.name: column}, schema=CORPUS_SCHEMA)
 
 
 def _name(path: Path) -> str:

@@ -11,7 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from nbrl.infra.arrow_files import read_ipc, read_parquet
+from nbrl.infra.manifest import file_sha256
 from nbrl.infra.parse import json_value
+from nbrl.infra.storage import sha256
+from nbrl.tasks.environments.addresses import on_disk
 from nbrl.tasks.environments.csv_table import ZIPPED, csv_table, kind_of
 from nbrl.tasks.environments.json_table import Convert, Number, json_table, objects
 from nbrl.tasks.errors import ConfigError
@@ -62,18 +65,19 @@ def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Tabl
     return table
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(given: Path | str) -> list[dict[str, Any]]:
     """Return the rows, with values of any shape where it is JSON; `row[name]` of what a row lacks is None. Raises ConfigError."""
     rows: list[dict[str, Any]] = []
     names = set[str]()
-    for file in files_of(path, "data"):
-        if kind_of(file) in JSON:
-            with _reading(file):
-                rows += [_TableRow(row, names) for _, row in objects(file)]
-        else:
-            rows += [_TableRow(row, names) for row in _read(file, None).to_pylist()]
+    with on_disk(given, "data", SUFFIXES) as path:
+        for file in files_of(path, "data"):
+            if kind_of(file) in JSON:
+                with _reading(file):
+                    rows += [_TableRow(row, names) for _, row in objects(file)]
+            else:
+                rows += [_TableRow(row, names) for row in _read(file, None).to_pylist()]
     if not rows:
-        raise ConfigError(f"data file {path} has no rows")
+        raise ConfigError(f"data file {given} has no rows")
     names.update(name for row in rows for name in row)
     return rows
 
@@ -92,6 +96,13 @@ def files_of(path: Path, key: str) -> list[Path]:
     raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
 
 
+def data_digest(given: Path | str, key: str) -> str:
+    """Return the SHA-256 of the file that is meant; of several, that of theirs in their order. Raises ConfigError."""
+    with on_disk(given, key, SUFFIXES) as path:
+        digests = [file_sha256(file) for file in files_of(path, key)]
+    return digests[0] if len(digests) == 1 else sha256("".join(digests).encode())
+
+
 def is_text(path: Path, key: str) -> bool:
     """Return whether all that the path means is text without types: CSV or TSV."""
     return all(kind_of(each) in (".csv", ".tsv") for each in files_of(path, key))
@@ -100,7 +111,8 @@ def is_text(path: Path, key: str) -> bool:
 def _in_folder(path: Path) -> list[Path]:
     if (path / SEVERAL).is_file():
         splits = sorted(each.name for each in path.iterdir() if (each / SAVED[1]).is_file())
-        raise ConfigError(f"{path} has several splits, {', '.join(splits)}; name the folder of one, such as {path / splits[0]}")
+        shown = ", ".join(splits) or f"as its {SEVERAL} says"  # of a folder at an address, its own files alone are here
+        raise ConfigError(f"{path} has several splits, {shown}; name the folder of one, such as {path / [*splits, 'train'][0]}")
     if all((path / name).is_file() for name in SAVED):
         with _reading(path):
             names = [each["filename"] for each in json_value((path / SAVED[1]).read_text())["_data_files"]]

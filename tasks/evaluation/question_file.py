@@ -1,6 +1,5 @@
 """A file of questions in place of a recipe: the settings that it means, and the columns that a command line names."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import sha256
+from nbrl.tasks.environments.addresses import SCHEME, meant, on_disk
 from nbrl.tasks.environments.csv_table import kind_of
 from nbrl.tasks.environments.tables import SUFFIXES, files_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -25,22 +25,22 @@ _COLUMNS = re.compile(rf"environments\.{NAME}\.columns\.(\w+)")
 
 
 def is_question_file(given: str) -> bool:
-    """Return whether what is given in place of a recipe names questions: a file, a folder of files, or a pattern."""
+    """Return whether what is given in place of a recipe names questions: a file, a folder of files, a pattern, or an address."""
     if not given or given in names():
         return False
     path = expanded(given)
-    return kind_of(path) in SUFFIXES or path.is_dir()
+    return SCHEME in given or kind_of(path) in SUFFIXES or path.is_dir()
 
 
 def settings_of(file: str, columns: Mapping[str, str], rule: str) -> dict[str, Any]:
     """Return the settings of an evaluation on the questions of a file. Raises ConfigError if it is not there."""
-    path = Path(os.path.abspath(expanded(file)))
-    if not path.exists() and not any(sign in file for sign in PATTERN):
+    path = meant(file)
+    if isinstance(path, Path) and not path.exists() and not any(sign in file for sign in PATTERN):
         raise ConfigError(f"there is no file of questions {path}; correct the path")
     if rule and rule not in RULES:
         raise ConfigError(f"--rule {rule!r} is no rule that compares answers; {did_you_mean(rule, RULES)}")
     environment = {"kind": "files", "held_out": str(path), "columns": dict(columns)} | ({"rule": rule} if rule else {})
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", path.name.partition(".")[0])[:LONGEST].strip("-")
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", Path(path).name.partition(".")[0])[:LONGEST].strip("-")
     return {"name": plain or NAME, "environments": {NAME: environment}}
 
 
@@ -63,4 +63,5 @@ def options_in_errors() -> Iterator[None]:
 
 def content_of(file: str) -> str:
     """Return a digest of what the files hold: of other questions the evaluation is another one. Raises ConfigError."""
-    return sha256("".join(map(file_sha256, files_of(expanded(file).absolute(), "the command"))).encode())
+    with on_disk(meant(file), "the command", SUFFIXES) as path:
+        return sha256("".join(map(file_sha256, files_of(path, "the command"))).encode())

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from nbrl.infra.closed import FREE, ClosedModel, acts_if
 from nbrl.infra.home import ROOT
 from nbrl.infra.ray_cluster import RaySettings
+from nbrl.tasks.environments.addresses import FilesAt
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean
 from nbrl.tasks.layout.runs import NAME as RUN_NAME
@@ -30,8 +31,9 @@ class QuestionSource(ClosedModel):
     """One item of the list `sources`: a file of questions to train on."""
 
     name: str = Field(pattern=NAME, description="its name in ids, in the column source and in the data card")
-    path: Path = Field(
-        description="Parquet, JSON lines, JSON, CSV or TSV file; take the training split of a data set", exclude=True
+    path: FilesAt = Field(
+        description="Parquet, JSON lines, JSON, CSV or TSV file, or its address; take the training split of a data set",
+        exclude=True,
     )
     licence: str = Field(min_length=1, description="licence of the data, for the data card")
     columns: dict[str, str] = Field(
@@ -57,7 +59,7 @@ class EvaluationFile(ClosedModel):
     """One item of the list `evaluation`: a file of questions that must not be trained on."""
 
     name: str = Field(pattern=NAME, description="its name in the data card and in the reasons why questions are dropped")
-    path: Path = Field(description="Parquet, JSON lines, JSON, CSV or TSV file", exclude=True)
+    path: FilesAt = Field(description="Parquet, JSON lines, JSON, CSV or TSV file, or its address", exclude=True)
     columns: dict[str, str] = Field(default_factory=dict, description="{question: NAME} if the file's column has another name")
 
     @field_validator("columns")

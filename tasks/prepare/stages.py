@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.infra.manifest import file_sha256
 from nbrl.infra.storage import Storage, StorageSettings, sha256
+from nbrl.tasks.environments.tables import data_digest
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.evaluation import summary
 from nbrl.tasks.layout.runs import EvaluationLayout
@@ -26,7 +26,9 @@ def identity(settings: PrepareSettings) -> Identity:
     for kind, files in (("sources", settings.sources), ("evaluation", settings.evaluation)):
         leaves[kind] = [file.name for file in files]
         for file in files:
-            leaves[f"{kind}.{file.name}"] = file.model_dump(mode="json") | {"sha256": file_sha256(file.path)}
+            leaves[f"{kind}.{file.name}"] = file.model_dump(mode="json") | {
+                "sha256": data_digest(file.path, f"{kind}.{file.name}")
+            }
     if settings.difficulty is not None:
         leaves[ANSWERS] = sha256(read_answers(settings.difficulty))
     return leaves

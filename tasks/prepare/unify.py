@@ -39,8 +39,8 @@ def read_evaluation(file: EvaluationFile) -> list[str]:
     return questions
 
 
-def _read(where: str, path: Path, columns: Mapping[str, str], ours: tuple[str, ...]) -> list[dict[str, Any]]:
-    if not path.exists() and not path.is_symlink() and "*" not in path.name:
+def _read(where: str, path: Path | str, columns: Mapping[str, str], ours: tuple[str, ...]) -> list[dict[str, Any]]:
+    if isinstance(path, Path) and not path.exists() and not path.is_symlink() and "*" not in path.name:
         raise ConfigError(f"{where}: there is no file {path}; correct its path")
     rows = read_rows(path)
     names = list(dict.fromkeys(each for row in rows for name, value in row.items() for each in _paths(name, value)))

@@ -67,7 +67,7 @@ class LiveServer:
 
     def _check_key(self, request: web.Request) -> None:
         given = (request.headers.get("Authorization", "").removeprefix("Bearer "), request.headers.get("x-api-key", ""))
-        if not any([hmac.compare_digest(each.encode(errors="replace"), self._key) for each in given]):
+        if not any(hmac.compare_digest(each.encode(errors="replace"), self._key) for each in given):
             raise RequestError("the key is missing or wrong", "invalid_api_key", 401)
 
     def _with_key(self, handler: Handler) -> Handler:

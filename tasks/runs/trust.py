@@ -61,7 +61,8 @@ REACHING = (
 # Of environments that are classes, and of those that run in a Python environment of their own.
 OWN = ("environments.*.place", "environments.*.settings")
 TASKSETS = ("environments.*.taskset", *OWN[1:], "environments.*.held_out_settings", "environments.*.environment")
-# Files and data sets, of which a run keeps a copy: they are read again where it has none.
+# Files, by path or by an address that the user's keys open, and data sets, of which a run keeps a copy: they are read again where
+# it has none.
 READ = ("environments.*.train", "environments.*.held_out", "environments.*.corpus", "environments.*.dataset")
 # Lists of tools, of which one reads what a model asks for on the web.
 LISTS = ("rollout.tools.default", "rollout.tools.abilities.*", "environments.*.tools")

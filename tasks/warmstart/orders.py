@@ -137,7 +137,7 @@ def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
 
 
 def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: Path) -> None:
-    """Raises ConfigError for what cannot work, as far as is known at once. Nothing is fetched."""
+    """Raises ConfigError for what cannot work, as far as is known at once. No model is fetched."""
     check_environments(settings, training)
     for source in settings.sources.values():
         source.check()

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 from nbrl.agent.trajectory import to_table
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments.addresses import SCHEME, meant, on_disk
+from nbrl.tasks.environments.tables import SUFFIXES as TABLES
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import run_of
 from nbrl.tasks.runs.recipe_tree import RecipeTree, anchor
@@ -95,6 +97,9 @@ def _training(named: str, storage: Storage) -> str:
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
     """Return the source of demonstrations that a word, a run's name or a path means, as settings. Raises ConfigError for none."""
     path = expanded(named)
+    if SCHEME in named:
+        with on_disk(meant(named), "--demonstrations", (*TABLES, *SUFFIXES)) as copy:
+            return {"kind": "chat" if holds_conversations(copy) else "recorded", "path": named}
     if named == "world":
         return {"kind": named}
     if run_of(storage, named) is not None:
@@ -105,7 +110,7 @@ def source_of(named: str, storage: Storage) -> dict[str, Any]:
         return {"kind": "recorded", "path": str(path.absolute())}
     raise ConfigError(
         f"there are no demonstrations {named!r}: give `world`, a file or folder of trajectories (.parquet, .ipynb, .json), "
-        "conversations (.jsonl, or .json and .parquet with messages), or the name of a run of the root"
+        "conversations (.jsonl, or .json and .parquet with messages), the address of such files, or the name of a run of the root"
     )
 
 

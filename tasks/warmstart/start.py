@@ -23,7 +23,7 @@ from nbrl.tasks.model_folder.source import PolicySettings, check_hub, content_di
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_learns, check_reads
-from nbrl.tasks.runs.recipes import load, resumed_config
+from nbrl.tasks.runs.recipes import load, resumed_config, trusted_config
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
@@ -105,10 +105,13 @@ def _stage(
     return DemonstrationAgent(training.agent, tokenizer, tools, instruction, environment, cancelled=cancelled)
 
 
-def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:
-    """Return the configuration of the training's recipe or run. Raises ConfigError if there is none."""
+def training_of(settings: WarmstartSettings, storage: Storage, trust: bool = False) -> RunConfig:
+    """Return the configuration of the training's recipe or run. Raises ConfigError if there is none.
+
+    The environments and tools of a run act here, and its questions are read again: see trust.py.
+    """
     if (run := settings.training_run) is not None:
-        return resumed_config(storage, run, [])
+        return trusted_config(storage, run, [], trust, used=("environments", "rollout.tools"), anew=True)
     return load(settings.training)
 
 

@@ -31,7 +31,8 @@ def identity(settings: WarmstartSettings, training: RunConfig, start: str) -> di
     """
     agent = {f"the training's agent.{key}": value for key, value in decisive(training.agent, all_=True).items()}
     try:
-        files = {f"SHA-256 of {path}": file_sha256(path) for source in settings.sources.values() for path in source.files()}
+        found = {name: file for source in settings.sources.values() for name, file in source.files().items()}
+        files = {f"SHA-256 of {name}": file_sha256(file) for name, file in found.items()}
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
     return decisive(settings) | agent | {"digest of the model to start from": start} | files

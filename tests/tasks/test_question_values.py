@@ -10,10 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from nbrl.tasks.environments.files import read_passages, read_questions
-from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.reward.rules.code.reference import reference_of
 from tests.tasks.question_rows import FOUND, questions, write
@@ -136,12 +134,6 @@ def test_a_float_in_a_structure_has_the_digits_of_its_type(tmp_path: Path) -> No
     assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["0.1"], ["42"]]
     assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.ground_truth")] == [["0.1"], ["42"]]
     assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.more.at")] == [["0.1", "2"], ["0.3"]]
-
-
-@pytest.mark.parametrize("address", ["https://host/q.jsonl", "s3://bucket/q.parquet"])
-def test_an_address_is_no_file_and_is_named_as_it_was_given(address: str) -> None:
-    with pytest.raises(ValidationError, match=f"{address} is an address"):
-        FilesEnvironment.model_validate({"kind": "files", "train": address, "held_out": "x.jsonl"})
 
 
 def test_passages_are_one_column(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from nbrl.tasks.runs.opening import open_run
 from nbrl.tasks.runs.recipes import load, trusted_config
 from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.trust import OWN, REACHING, TASKSETS
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.start import training_of
 
 MCP = ["rollout.tools.mcp.tool.command=[touch, made]", "rollout.tools.default=[tool]"]
 SETTINGS = {
@@ -84,7 +86,7 @@ WORDS = {
     *("name", "policy.path", "policy.revision", "storage.root", "tracking.experiment", "update.lora.target_modules"),
     *("environments.*.columns", "environments.*.configuration", "environments.*.corpus", "environments.*.dataset"),
     *("environments.*.held_out", "environments.*.prompt", "environments.*.tasks", "environments.*.tools", "environments.*.train"),
-    "environments.*.text",
+    *("environments.*.text", "environments.*.tool_parser"),
     *("agent.system_prompt", "agent.template_arguments", "agent.think_tag", "agent.tool_parser"),
     *("rollout.tools.default", "rollout.tools.abilities", "rollout.tools.mcp.*.tools", "rollout.tools.model.name"),
     *("rollout.tools.search.model.name", "reward.judge.name", "reward.judge.rubric", "sandbox.preload"),
@@ -108,6 +110,12 @@ def stranger(storage: Storage, *overrides: str) -> RunConfig:
     run = find_run(storage, name) or open_run(load("tiny-cpu", SMALL), name, storage)[0]
     storage.write_json(run.layout.identity, run.model_dump(mode="json") | {"config": config.model_dump(mode="json")})
     return config
+
+
+def warmstart_after(run: str) -> WarmstartSettings:
+    """Return the settings of a warm start for the agent of a run."""
+    phases = {"one": {"demonstrations": {"world": {"kind": "world"}}}}
+    return WarmstartSettings(start="model", training=f"runs/{run}", phases=phases)
 
 
 def overrides(key: str) -> list[str]:
@@ -195,6 +203,24 @@ def test_files_of_this_machine_are_not_read_for_a_run_that_lost_its_questions(st
         trusted_config(storage, "r", [], trust=False)
 
 
+@pytest.mark.attack(
+    tried="A stored run whose questions are at an address, to have it read by the keys of the user who goes on with it",
+    wall="an address is asked about as a path is; a run that has its questions reads none",
+    effect="it is named; nothing is asked",
+)
+def test_addresses_of_questions_are_asked_about_before_the_users_keys_read_them(storage: Storage) -> None:
+    address = "s3://private/q.jsonl"
+    stranger(storage, f"environments.mine={{kind: files, train: '{address}', held_out: '{address}'}}")
+    trusted_config(storage, "r", [], trust=False)  # it has a copy of its questions
+    settings = warmstart_after("r")
+    with pytest.raises(ConfigError, match=rf"\n  environments\.mine\.held_out: \"{address}\"\n  environments\.mine\.train: "):
+        training_of(settings, storage)  # which reads the questions anew
+    storage.delete(RunLayout("r").data.digests)
+    with pytest.raises(ConfigError, match=rf"\n  environments\.mine\.held_out: \"{address}\"\n  environments\.mine\.train: "):
+        trusted_config(storage, "r", [], trust=False)
+    assert training_of(settings, storage, trust=True).environments["mine"].held_out == address
+
+
 def test_a_run_of_this_users_own_goes_on_by_itself_and_one_without_such_settings_is_anybodys(storage: Storage) -> None:
     own = load("tiny-cpu", [*SMALL, "home=other-home", "engine.environment=elsewhere"])
     open_run(own, "mine", storage)
@@ -250,6 +276,7 @@ def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
         lambda: deployments_of(DeployOptions(run="r", root=root)),
         lambda: deployments_of(DeployOptions(kind="evaluate", run="r", root=root)),
         lambda: of_run(storage, "r", None, (), None, False, print).__enter__(),
+        lambda: training_of(warmstart_after("r"), storage),
     ):
         with pytest.raises(ConfigError, match=r"begun by another user .*\n  rollout\.tools\.mcp\.tool\.command: "):
             begin()

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
+from nbrl.tasks.environments.addresses import FilesAt
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.fetch import convert, from_hub, hub_table
 from nbrl.tasks.environments.environment import Environment, Tables
@@ -20,9 +21,11 @@ class FilesEnvironment(Environment):
     """Parquet, JSON lines, JSON, CSV or TSV files: a question with its answers in each row, or in the corpus a passage."""
 
     kind: Literal["files"] = Field(description="questions of your own")
-    train: Path | None = Field(None, description="questions to train on; a training needs it, unless its weight is 0")
-    held_out: Path = Field(description="questions to evaluate on")
-    corpus: Path | None = Field(None, description="passages that search searches; none when not set")
+    train: FilesAt | None = Field(
+        None, description="questions to train on, a path or an address; a training needs it, unless its weight is 0"
+    )
+    held_out: FilesAt = Field(description="questions to evaluate on, a path or an address")
+    corpus: FilesAt | None = Field(None, description="passages that search searches, a path or an address; none when not set")
     columns: dict[str, str] = Field(
         default_factory=dict,
         description="id, question, answers, ability, source, rule, files, expected, tests, setup, entry_points, max_steps or "
@@ -32,15 +35,6 @@ class FilesEnvironment(Environment):
         "qa",
         description="how answers are compared, where files have no column rule: see docs/environments.md",
     )
-
-    @field_validator("train", "held_out", "corpus", mode="before")
-    @classmethod
-    def _here(cls, value: Any) -> Any:
-        if isinstance(value, str) and "://" in value:
-            raise ValueError(
-                f"{value} is an address, and nbrl reads files of this machine; fetch it, or use kind hub, then name it"
-            )
-        return value
 
     @field_validator("columns")
     @classmethod

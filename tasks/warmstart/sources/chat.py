@@ -14,8 +14,9 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
 from nbrl.infra.parse import json_value
+from nbrl.tasks.environments.addresses import FilesAt, on_disk
 from nbrl.tasks.environments.csv_table import ZIPPED
-from nbrl.tasks.environments.tables import read_rows
+from nbrl.tasks.environments.tables import SUFFIXES, read_rows
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
@@ -28,18 +29,19 @@ class ChatDemonstrations(DemonstrationSource):
     """Conversations. Every turn of the assistant is learnt as it is, unless it is marked not to be."""
 
     kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it is")
-    path: Path = Field(
-        description='JSON Lines, a JSON list or Parquet, each row {"messages": [{"role": "user", "content": "..."}, ...]}, of '
-        "ShareGPT or of ATIF"
+    path: FilesAt = Field(
+        description='JSON Lines, a JSON list or Parquet, or its address: each row {"messages": [{"role": "user", "content": '
+        '"..."}, ...]}, of ShareGPT or of ATIF'
     )
 
     def check(self) -> None:
         self._conversations()
 
-    def files(self) -> list[Path]:
-        if not self.path.is_file():
-            raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
-        return [self.path]
+    def files(self) -> dict[str, Path]:
+        with on_disk(self.path, "demonstrations", SUFFIXES) as path:
+            if not path.is_file():
+                raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
+            return {str(self.path): path}
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         """Return the conversations. One that the agent could not have is left out: one longer than its context, with more turns
@@ -53,22 +55,22 @@ class ChatDemonstrations(DemonstrationSource):
         for number, turns in conversations:
             stage.check()
             given = turns if turns[0].role == "system" else [system, *turns]
-            trajectories.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer, tag))
+            trajectories.append(_trajectory(f"{Path(self.path).name}:{number}", given, stage.tokenizer, tag))
         fitting = [each for each in trajectories if _fits(each, stage.agent)]
         return Demonstrations(fitting, count - len(fitting))
 
     def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
         """Return the number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
-        (path,) = self.files()
-        rows: list[dict[str, Any]] = [_object(path)] if path.suffix == ".json" and _atif_file(path) else read_rows(path)
+        (path,) = self.files().values()
+        rows: list[dict[str, Any]] = [_object(path)] if path.suffix == ".json" and _atif_file(path) else read_rows(self.path)
         conversations, unfit = list[tuple[int, list[Turn]]](), ""
         for number, row in enumerate(rows, start=1):
             try:
                 conversations.append((number, turns_of(row)))
             except UnfitError as error:
-                unfit = unfit or f"row {number} of {path} {error}"
+                unfit = unfit or f"row {number} of {self.path} {error}"
         if not conversations:
-            raise ConfigError(f"{path} holds no conversation that can be learnt; {unfit}")
+            raise ConfigError(f"{self.path} holds no conversation that can be learnt; {unfit}")
         return len(rows), conversations
 
 

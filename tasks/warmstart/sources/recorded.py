@@ -20,6 +20,7 @@ from nbrl.agent.tools.base import Toolbox, describe
 from nbrl.agent.trajectory import SCHEMA, Status, Trajectory, from_table
 from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.parse import json_value
+from nbrl.tasks.environments.addresses import FilesAt, on_disk
 from nbrl.tasks.errors import ConfigError, fault_in_words
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.source import Demonstrations, DemonstrationSource
@@ -103,48 +104,56 @@ class RecordedDemonstrations(DemonstrationSource):
     """Recorded trajectories. All that they did is learnt, so give good ones."""
 
     kind: Literal["recorded"] = Field(description="recorded trajectories; all that they did is learnt, so give good ones")
-    path: Path = Field(
+    path: FilesAt = Field(
         description="a table of trajectories (.parquet), a notebook (.ipynb) or a trajectory (.json) that nbrl saved, or a "
-        "folder of such files"
+        "folder of such files; or an address"
     )
 
     def check(self) -> None:
-        if not sum(len(_read(file)) for file in self.files()):
+        if not self._trajectories():
             raise ConfigError(f"{self.path} holds no trajectory; give one of a storage or of `nbrl distill`")
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
-        recorded = [trajectory for file in self.files() for trajectory in _read(file)]
-        named = [each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(recorded)]
+        named = [each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(self._trajectories())]
         return asyncio.run(retold(named, stage))
 
-    def files(self) -> list[Path]:
+    def files(self) -> dict[str, Path]:
         """Return the files of the folder itself: links in it are not followed."""
-        if self.path.is_dir():
-            paths = (path for path in self.path.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
-            if files := sorted(path for path in paths if path.is_file()):
-                return files
-            raise ConfigError(f"{self.path} has no files of trajectories; they end in {', '.join(SUFFIXES)}")
-        if not self.path.is_file():
-            raise ConfigError(f"there are no demonstrations {self.path}; give a file or a folder of trajectories")
-        if self.path.suffix not in SUFFIXES:
-            raise ConfigError(f"{self.path} is no file of trajectories; they end in {', '.join(SUFFIXES)}")
-        return [self.path]
+        with on_disk(self.path, "demonstrations", SUFFIXES) as path:
+            if path.is_dir():
+                return {f"{self.path}/{file.name}": file for file in _in_folder(path)}
+            if not path.is_file():
+                raise ConfigError(f"there are no demonstrations {path}; give a file or a folder of trajectories")
+            if path.suffix not in SUFFIXES:
+                raise ConfigError(f"{path} is no file of trajectories; they end in {', '.join(SUFFIXES)}")
+            return {str(self.path): path}
+
+    def _trajectories(self) -> list[Trajectory]:
+        return [trajectory for name, file in self.files().items() for trajectory in _read(file, name)]
 
 
-def _read(path: Path) -> list[Trajectory]:
+def _in_folder(folder: Path) -> list[Path]:
+    paths = (path for path in folder.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
+    if files := sorted(path for path in paths if path.is_file()):
+        return files
+    raise ConfigError(f"{folder} has no files of trajectories; they end in {', '.join(SUFFIXES)}")
+
+
+def _read(path: Path, name: str) -> list[Trajectory]:
+    """Return the trajectories of a file. Raises ConfigError, which calls it by its name."""
     try:
         if path.suffix == ".parquet":
             table = read_parquet(path)
-            lacks = [name for name in SCHEMA.names if name not in table.column_names]
+            lacks = [column for column in SCHEMA.names if column not in table.column_names]
             if lacks:
                 raise ConfigError(
-                    f"{path} is no table of trajectories: it lacks {lacks[0]}; give one of a storage or of `nbrl distill`"
+                    f"{name} is no table of trajectories: it lacks {lacks[0]}; give one of a storage or of `nbrl distill`"
                 )
             return from_table(table.select(SCHEMA.names))
         return [read(path.read_bytes())]
     except ValidationError as error:
         why = fault_in_words(error)
-        raise ConfigError(f"{path} is no table of trajectories: {why}; give one of a storage or of `nbrl distill`") from error
+        raise ConfigError(f"{name} is no table of trajectories: {why}; give one of a storage or of `nbrl distill`") from error
     except (RecordingError, pa.ArrowException, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path} cannot be read: {reason}; take it away, or bring it back from a copy") from error
+        raise ConfigError(f"{name} cannot be read: {reason}; take it away, or bring it back from a copy") from error

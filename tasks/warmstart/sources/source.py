@@ -39,9 +39,9 @@ class DemonstrationSource(FiniteModel):
     def check(self) -> None:
         """Raises ConfigError if it cannot be had, or holds something else; plays nothing."""
 
-    def files(self) -> list[Path]:
-        """Return what it reads on this machine. Raises ConfigError if that is not there."""
-        return []
+    def files(self) -> dict[str, Path]:
+        """Return the files that it reads, by their paths or addresses. Raises ConfigError if they are not there."""
+        return {}
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         """Return the demonstrations, deterministic in the arguments but for times. Raises ConfigError if they cannot be had."""
