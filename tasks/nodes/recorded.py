@@ -1,4 +1,4 @@
-"""sample and retire in a run that learns from recorded sessions: they stand for questions."""
+"""sample and retire in a run that learns from recorded sessions: their sessions take the place of questions."""
 
 import asyncio
 import time

@@ -26,7 +26,7 @@ IDLE_S = 24 * 3600.0  # after which a session without a request or reward is dro
 LOOK_S = 0.05
 QUESTION_CHARS = 4_000
 Store = Callable[[int, Trajectory], Awaitable[dict[str, Any]]]
-"""Stores a session whose oldest token is of the weights with this number; returns what its agent is told."""
+"""Stores a session whose oldest token is of the weights with this number; returns the answer to its agent."""
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class LiveSessions:
         return self._open[name]
 
     async def rewarded(self, name: str, reward: SessionReward) -> dict[str, Any]:
-        """End a session and store it with its reward; return what its agent is told. The same reward may be given again.
+        """End a session and store it with its reward; return the answer to its agent. The same reward may be given again.
 
         Raises RequestError, after which an open session still waits for its reward.
         """
@@ -109,17 +109,17 @@ class LiveSessions:
         session.storing = True
         try:
             made = trajectory_of(name, session, reward)
-            told = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
+            answer_ = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
         except StorageError as error:
             raise RequestError("the session cannot be stored now; give its reward again", "storage", 503) from error
         finally:
             session.storing = False
         session.recorder.close()
         del self._open[name]
-        self._ended[name] = reward, told
+        self._ended[name] = reward, answer_
         if len(self._ended) > KNOWN:
             self._ended.popitem(last=False)
-        return told
+        return answer_
 
     def drop(self) -> None:
         """End all open sessions without a reward: what answered them is no policy of the run any more."""
