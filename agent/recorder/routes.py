@@ -1,13 +1,13 @@
 """The chat APIs as routes of a server, each request answered by the recorder of its session."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from aiohttp import web
 
-from nbrl.agent.recorder import messages_api
+from nbrl.agent.recorder import messages_api, responses_api
 from nbrl.agent.recorder.chat_api import RequestError, completion, events, read_request, refusal
 from nbrl.agent.recorder.recorder import Recorder
 
@@ -19,7 +19,7 @@ Opened = Callable[[web.Request], AbstractAsyncContextManager[Recorder]]
 
 
 class ChatRoutes:
-    """Answers chat completions and messages as the model named `model`."""
+    """Answers chat completions, responses and messages as the model named `model`."""
 
     def __init__(self, opened: Opened, model: str) -> None:
         self._opened, self._model = opened, model
@@ -28,6 +28,7 @@ class ChatRoutes:
         """Add the routes below a path, such as /sessions/{session}."""
         app.router.add_post(f"{prefix}/v1/chat/completions", self.answered(self._chat))
         app.router.add_post(f"{prefix}/v1/messages", self.answered(self._messages))
+        app.router.add_post(f"{prefix}/v1/responses", self.answered(self._responses))
 
     def answered(self, handler: RecorderHandler) -> Handler:
         """Return a handler that answers by the request's recorder, and refuses in the words of the API."""
@@ -59,8 +60,14 @@ class ChatRoutes:
         reply = await recorder.reply(asked)
         if not asked.stream:
             return web.json_response(messages_api.message(reply, self._model))
-        named = messages_api.events(reply, self._model)
-        return await _stream(request, [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in named])
+        return await _stream(request, _named(messages_api.events(reply, self._model)))
+
+    async def _responses(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+        asked = responses_api.read_request(await body_of(request))
+        reply = await recorder.reply(asked)
+        if not asked.stream:
+            return web.json_response(responses_api.response(reply, self._model))
+        return await _stream(request, _named(responses_api.events(reply, self._model)))
 
     async def models(self, *_: object) -> web.StreamResponse:
         """Answer which models there are: the one."""
@@ -74,6 +81,11 @@ async def body_of(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise RequestError(f"the body has more than {BODY_BYTES >> 20} MB", "too_large", 413) from None
+
+
+def _named(events: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the chunks of a stream whose events are named."""
+    return [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events]
 
 
 async def _stream(request: web.Request, chunks: list[str]) -> web.StreamResponse:

@@ -81,5 +81,5 @@ class RecordingServer:
 
 
 def runner_of(app: web.Application) -> web.AppRunner:
-    """Return what runs an application: a request whose client has gone is given up, so that no answer is sampled that no client reads."""
+    """Return what runs an application; a request whose client has gone is given up, and no answer is sampled for it."""
     return web.AppRunner(app, access_log=None, shutdown_timeout=LINGER_S, keepalive_timeout=IDLE_S, handler_cancellation=True)

@@ -83,6 +83,10 @@ class Episodes:
         # What is only slow each time is slow by itself.
         return failed(task, f"its engine was away each of {PLAYS} times that its deadline passed") if away else trajectory
 
+    def price(self) -> str:
+        """Return, once, what programs cost that send their turns otherwise than they were; empty if nothing."""
+        return "" if self._programs is None else self._programs.reading.price()
+
     async def _once(
         self, task: Task, hidden: HiddenParts, sampler: Sampler, plan: RoundPlan, limits: AgentSettings
     ) -> Trajectory:

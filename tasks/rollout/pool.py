@@ -74,19 +74,16 @@ class RunnerPool:
         self._maps: list[asyncio.Future[pa.Table]] = []  # maps that have not ended, awaited or abandoned
         self._threads = ThreadPoolExecutor()  # of the maps: in threads that others need too, several rollouts would delay those
         self._lived = time.monotonic()
+        self._reported = [0] * len(self._runners)  # how many sentences of each
 
     async def start(self, say: Callable[[str], None]) -> None:
         """Start all runners; `say` is called about long work. Raises AgentError, SandboxError or InfraError."""
-        reported = [0] * len(self._runners)
         warm = self._mapped([pa.table({"runner": [0]})], first_map, ())
         starts = asyncio.gather(asyncio.shield(warm), *(_await(runner.start.remote()) for runner in self._runners))
         try:
             while not starts.done():
                 await asyncio.wait([starts], timeout=POLL_S)
-                for number, said in (await _answers([runner.said.remote() for runner in self._runners])).items():
-                    for sentence in said[reported[number] :]:
-                        say(sentence)
-                    reported[number] = len(said)
+                await self._report(say)
             await starts
         except RayTaskError as error:
             if isinstance(error.cause, AgentError | SandboxError | InfraError):
@@ -97,6 +94,13 @@ class RunnerPool:
         finally:
             starts.cancel()
             await asyncio.gather(starts, return_exceptions=True)
+
+    async def _report(self, say: Callable[[str], None]) -> None:
+        """Say what runners have said since the last time."""
+        for number, said in (await _answers([runner.said.remote() for runner in self._runners])).items():
+            for sentence in said[self._reported[number] :]:
+                say(sentence)
+            self._reported[number] = len(said)
 
     async def stop(self) -> None:
         """Stop all runners. One that does not stop in time is killed; its zygote ends with it.
@@ -165,6 +169,7 @@ class RunnerPool:
             raise RolloutError(f"the runners failed: {_line(raised_in_task(error))}") from error
         for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
+        await self._report(say)
         return index
 
     def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbrl.agent.episode import Task
@@ -33,6 +33,33 @@ KEPT_CHARS = 100_000  # of the output
 SHOWN_CHARS = 300
 
 
+@dataclass
+class ReadTokens:
+    """Tokens of all trees of programs, and those of them that were read `again`: see Recorder."""
+
+    trajectories: int = 0
+    tokens: int = 0
+    again: int = 0
+    said: bool = False
+
+    def add(self, recorder: Recorder) -> None:
+        """Count a trajectory."""
+        self.trajectories += 1
+        self.tokens += sum(len(node.token_ids) for node in recorder.nodes)
+        self.again += recorder.again
+
+    def price(self) -> str:
+        """Return, once, what was read again in one sentence; empty if nothing was."""
+        if self.said or not self.again:
+            return ""
+        self.said = True
+        return (
+            f"agent.command: earlier turns came back otherwise than they were, by the model's chat template or the program, so "
+            f"{self.again:,} of {self.tokens:,} tokens ({self.again / self.tokens:.0%}) of the first {self.trajectories} "
+            "trajectories were read once more, in branches that are trained as well"
+        )
+
+
 @dataclass(frozen=True)
 class Programs:
     """Runs the program of the settings, a trajectory each time it is played."""
@@ -40,6 +67,7 @@ class Programs:
     conversations: Conversations
     server: RecordingServer
     sandbox: SandboxSettings
+    reading: ReadTokens = field(default_factory=ReadTokens)
 
     async def play(
         self,
@@ -71,6 +99,7 @@ class Programs:
                 cell = await kernel.execute(_cell(path, question, settings), timeout=settings.deadline_s)
             await toolbox.end()
         take_calls(toolbox, recorder.steps)
+        self.reading.add(recorder)
         if fault := recorder.fault or toolbox.fault:
             raise fault
         said, complained = await asyncio.to_thread(lambda: [_read(kernel, name) for name in (STDOUT, STDERR)])

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,10 @@ from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.functions import FunctionTool
-from nbrl.agent.trajectory import ROOT, Status, Trajectory
+from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.tasks.rollout.program_episode import limits_for, programs_of
+from nbrl.tasks.rollout.program_episode import ReadTokens, limits_for, programs_of
 from nbrl.tasks.rollout.samplers import Sampler
 from tests.agent.families import FAMILIES, write_folder
 from tests.agent.test_recorder import Engine, assert_sampled
@@ -269,3 +271,15 @@ def test_an_engine_that_is_gone_is_an_infrastructure_fault(conversations: Conver
 def test_a_program_needs_a_command() -> None:
     with pytest.raises(ValueError, match="needs a command"):
         AgentSettings(kind="program")
+
+
+def test_what_was_read_again_is_said_once() -> None:
+    reading = ReadTokens()
+    node = Node(parent=ROOT, kind="task", step=0, token_ids=[1] * 50)
+    made: Any = SimpleNamespace(nodes=[node, node], again=0)
+    reading.add(made)
+    assert reading.price() == ""
+    made.again = 30
+    reading.add(made)
+    assert "30 of 200 tokens (15%) of the first 2 trajectories" in reading.price()
+    assert reading.price() == ""
