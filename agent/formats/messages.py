@@ -1,9 +1,12 @@
 """Trajectories as conversations: JSON with `messages`, as chat servers take them and fine-tuning programs read them."""
 
+import re
 from typing import Any
 
 from nbrl.agent.grammar import Grammar
 from nbrl.agent.trajectory import Step, Trajectory
+
+ROLE = re.compile(r"^(?:system|user|tool): ", re.MULTILINE)
 
 
 def conversation(trajectory: Trajectory, grammar: Grammar, facts: dict[str, Any]) -> dict[str, Any]:
@@ -11,7 +14,7 @@ def conversation(trajectory: Trajectory, grammar: Grammar, facts: dict[str, Any]
 
     The system prompt is left out: it is the run's own, and the same for all.
     """
-    replies = all(step.kind == "reply" for step in trajectory.steps)
+    replies = any(step.kind == "reply" for step in trajectory.steps)
     messages = [] if replies else [{"role": "user", "content": trajectory.question}]
     for step in trajectory.steps:
         messages += _turns(step, grammar)
@@ -22,9 +25,18 @@ def _turns(step: Step, grammar: Grammar) -> list[dict[str, Any]]:
     match step.kind:
         case "reply":
             thought = {"reasoning_content": step.think} if step.think else {}
-            return [{"role": "user", "content": step.observation}, {"role": "assistant", "content": step.code, **thought}]
+            return [*_requested(step.observation), {"role": "assistant", "content": step.code, **thought}]
         case "summary":
             return [{"role": "user", "content": f"<summary>{step.observation}</summary>"}]
     said = step.think if step.malformed else grammar.write(step.think, step.code)
     answer = {"role": "user", "content": f"<output>{step.observation}</output>"}
     return [{"role": "assistant", "content": said, **({"weight": 0} if step.malformed else {})}, answer]
+
+
+def _requested(observation: str) -> list[dict[str, Any]]:
+    """Return the turns that a request of a program added, as a step shows them: each with its role before it."""
+    starts = [found.start() for found in ROLE.finditer(observation)]
+    if not starts or starts[0]:
+        return [{"role": "user", "content": observation}]
+    turns = [observation[start:end].rstrip("\n") for start, end in zip(starts, [*starts[1:], len(observation)], strict=True)]
+    return [dict(zip(("role", "content"), turn.split(": ", 1), strict=True)) for turn in turns]

@@ -111,7 +111,7 @@ def events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
 def _streamed(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of one item of the output."""
     where = {"item_id": item["id"], "output_index": index}
-    empty: dict[str, Any] = {CALL: {"arguments": ""}, MESSAGE: {"content": []}, REASONING: {"content": []}}[item["type"]]
+    empty: dict[str, Any] = {"arguments": ""} if item["type"] == CALL else {"content": []}
     yield {"type": "response.output_item.added", "output_index": index, "item": {**item, **empty, "status": "in_progress"}}
     if item["type"] == CALL:
         yield {"type": "response.function_call_arguments.delta", **where, "delta": item["arguments"]}

@@ -101,7 +101,7 @@ def _trains(settings: Any, training: Any) -> str:
 
 def distill(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
-    file: Annotated[Path, typer.Argument(help="where to write the trajectories, a name that ends in .parquet")],
+    file: Annotated[Path, typer.Argument(help="where to write the trajectories: NAME.parquet, or NAME.jsonl for conversations")],
     best: Annotated[
         int, typer.Option(min=1, help="how many right trajectories of each question: those with the highest rewards")
     ] = 1,

@@ -1,5 +1,6 @@
 """Reads the recipe of a warm start."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from nbrl.agent.formats.messages import conversation
 from nbrl.agent.trajectory import to_table
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
@@ -17,10 +19,12 @@ from nbrl.tasks.environments.addresses import SCHEME, meant, on_disk
 from nbrl.tasks.environments.tables import SUFFIXES as TABLES
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import run_of
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.recipe_tree import RecipeTree, anchor
 from nbrl.tasks.runs.recipes import FOLDER as RECIPES
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.recipes import names as training_recipes
+from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.warmstart.settings import OF_A_RUN, WarmstartSettings
 from nbrl.tasks.warmstart.sources.chat import holds_conversations
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
@@ -137,8 +141,8 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
 
 def write(storage: Storage, run: str, best: int, file: Path) -> int:
     """Write up to `best` right trajectories of each training question of a run, and return their number. Raises ConfigError."""
-    if file.suffix != ".parquet":
-        raise ConfigError(f"{file} must end in .parquet")
+    if file.suffix not in (".parquet", ".jsonl"):
+        raise ConfigError(f"{file} must end in .parquet, for trajectories with their tokens, or in .jsonl, for conversations")
     if os.path.lexists(file):
         raise ConfigError(f"{file} exists; name a file that does not, nothing is overwritten")
     trajectories = successes(storage, run, best)
@@ -146,7 +150,12 @@ def write(storage: Storage, run: str, best: int, file: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as beside:
             made = Path(beside) / file.name
-            pq.write_table(to_table(trajectories), made)
+            if file.suffix == ".parquet":
+                pq.write_table(to_table(trajectories), made)
+            else:
+                grammar = stored_config(storage, known_run(storage, run)).agent.grammar
+                rows = (json.dumps(conversation(each, grammar, {}), ensure_ascii=False) for each in trajectories)
+                made.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
             os.link(made, file)  # fails where there is something, a link too
     except OSError as error:
         raise ConfigError(f"{file} could not be written: {error.strerror}; name another") from error

@@ -1,5 +1,6 @@
 """`nbrl distill` against the storage of a run that was really trained."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ from safetensors.torch import load_file
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
+from nbrl.tasks.warmstart.recipe import write
+from nbrl.tasks.warmstart.sources.chat import holds_conversations
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations, successes
 
 pytestmark = pytest.mark.e2e
@@ -42,6 +46,17 @@ def test_it_writes_the_best_right_trajectories_of_each_training_question(storage
     assert max(map(len, by_question.values())) <= 2
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (again.returncode, "exists" in again.stderr) == (1, True)
+
+
+def test_conversations_are_written_too_and_can_be_learned(storage: Storage, tmp_path: Path) -> None:
+    file = tmp_path / "right.jsonl"
+    count = write(storage, "small", 1, file)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == count == len(successes(storage, "small", 1))
+    assert all([turn["role"] for turn in row["messages"]][:2] == ["user", "assistant"] for row in rows)
+    assert holds_conversations(file)
+    with pytest.raises(ConfigError, match=r"\.jsonl, for conversations"):
+        write(storage, "small", 1, tmp_path / "right.csv")
 
 
 def test_the_first_of_a_question_has_its_highest_reward(storage: Storage) -> None:

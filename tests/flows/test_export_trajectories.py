@@ -206,3 +206,17 @@ def test_a_step_of_another_form_costs_its_row_alone(step: dict[str, Any]) -> Non
     steps = [{"source": "user", "message": "q"}, {"source": "agent", "message": "a", **step}]
     with pytest.raises(UnfitError, match="not as ATIF has them"):
         turns_of({"schema_version": "ATIF-v1.8", "steps": steps})
+
+
+def test_requests_of_a_program_are_turns_of_their_roles() -> None:
+    asked = ["system: Be brief.\nuser: How many?\nuser: lamps: two lines\nof them", "tool: 4", "no role at all"]
+    steps = [
+        Step(kind="reply", think="hm" if not number else "", code=f"said {number}", observation=text)
+        for number, text in enumerate(asked)
+    ]
+    turns = conversation(trajectory(*steps), Grammar("tag", "think", "tag"), {})["messages"]
+    assert [(turn["role"], turn["content"]) for turn in turns] == [
+        ("system", "Be brief."), ("user", "How many?"), ("user", "lamps: two lines\nof them"), ("assistant", "said 0"),
+        ("tool", "4"), ("assistant", "said 1"), ("user", "no role at all"), ("assistant", "said 2"),
+    ]  # fmt: skip
+    assert turns[3]["reasoning_content"] == "hm"
