@@ -111,9 +111,9 @@ def test_conversations_are_learnt_by_a_warm_start_as_they_were_said() -> None:
     ]  # fmt: skip
     assert turns[1].text == grammar.write("look", "print(search('é'))")
     assert [(turn.role, turn.text, turn.thought) for turn in turns_of(conversation(PROGRAM, grammar, {}))] == [
-        ("user", "user: How many?", ""),
+        ("user", "How many?", ""),
         ("assistant", "I look", "hm"),
-        ("user", "tool: found", ""),
+        ("user", "found", ""),
         ("assistant", "42", ""),
     ]
 
