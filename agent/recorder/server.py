@@ -1,7 +1,9 @@
 """Serves the chat API to programs, each request at the address of its trajectory: /sessions/ID/v1/chat/completions."""
 
+import asyncio
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -15,6 +17,21 @@ from nbrl.agent.text import storable
 
 IDLE_S = 30.0  # after which a connection is closed
 LINGER_S = 1.0  # for requests in flight, at the end
+REQUESTS_PER_S = 50.0  # of one program, refused ones included
+
+
+class Pace:
+    """Lets so many requests a second through, after a burst of one second's worth; further ones wait."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s, self._due = per_s, 0.0
+
+    async def wait(self) -> None:
+        """Wait for the turn of a request."""
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + 1 / self._per_s
+        if self._due > now:
+            await asyncio.sleep(self._due - now)
 
 
 class RecordingServer:
@@ -23,6 +40,7 @@ class RecordingServer:
     def __init__(self, model: str = "policy") -> None:
         self._recorders: dict[str, Recorder] = {}
         self._tools: dict[str, ToolServer] = {}
+        self._paces: dict[str, Pace] = {}
         app, routes = web.Application(client_max_size=BODY_BYTES), ChatRoutes(self._opened, model)
         routes.add_to(app, "/sessions/{session}")
         app.router.add_get("/sessions/{session}/v1/models", routes.answered(routes.models))
@@ -53,18 +71,19 @@ class RecordingServer:
     def recording(self, recorder: Recorder, tools: ToolServer) -> Iterator[str]:
         """Serve a trajectory until the end of the body; yield the path of its address, as /sessions/ID."""
         session = secrets.token_urlsafe(16)
-        self._recorders[session], self._tools[session] = recorder, tools
+        self._recorders[session], self._tools[session], self._paces[session] = recorder, tools, Pace(REQUESTS_PER_S)
         try:
             yield f"/sessions/{session}"
         finally:
             recorder.close()
-            del self._recorders[session], self._tools[session]
+            del self._recorders[session], self._tools[session], self._paces[session]
 
     @asynccontextmanager
     async def _opened(self, request: web.Request) -> AsyncIterator[Recorder]:
         recorder = self._recorders.get(request.match_info["session"])
         if recorder is None:
             raise RequestError("there is no such session, or it has ended", "ended", 404)
+        await self._paces[request.match_info["session"]].wait()
         recorder.check()
         yield recorder
 

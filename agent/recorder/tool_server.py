@@ -13,10 +13,13 @@ NO_METHOD, NO_PARAMETERS = -32601, -32602
 
 
 class ToolServer:
-    """The tools of one toolbox. A program may make as many calls as a kernel, and each may take as long."""
+    """The tools of one toolbox, one call at a time. A program may make as many calls as a kernel, and each may take as long and
+    say as much.
+    """
 
-    def __init__(self, toolbox: Toolbox, timeout_s: float, calls: int) -> None:
-        self._toolbox, self._timeout_s, self._left = toolbox, timeout_s, calls
+    def __init__(self, toolbox: Toolbox, timeout_s: float, calls: int, call_bytes: int = 1 << 20) -> None:
+        self._toolbox, self._timeout_s, self._left, self._call_bytes = toolbox, timeout_s, calls, call_bytes
+        self._one = asyncio.Lock()
 
     async def answer(self, body: bytes) -> dict[str, Any] | None:
         """Return the answer to a message; None to a notification. Raises RequestError for what is no message."""
@@ -57,10 +60,13 @@ class ToolServer:
         if self._left < 0:
             return "RuntimeError: this trajectory has made all the calls that it may", False
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._one, asyncio.timeout(self._timeout_s):
                 result = await self._toolbox.call(name, arguments)
         except TimeoutError as error:
             return str(error) or f"TimeoutError: {name} did not answer within {self._timeout_s:g} s", False
         except Exception as error:  # of a tool, as a cell reads it
             return storable(f"{type(error).__name__}: {error}"), False
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), True
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        if len(text) > self._call_bytes:
+            return f"ValueError: {name} says {len(text)} characters, {self._call_bytes} are allowed", False
+        return text, True

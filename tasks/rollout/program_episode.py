@@ -90,7 +90,8 @@ class Programs:
                 session.set_step(len(steps) - 1)
 
         recorder = Recorder(self.conversations, sampler.policy, settings, task.seed, sampler.calls, replied)
-        tools = ToolServer(toolbox, self.sandbox.call_timeout_s, self.sandbox.calls_per_kernel)
+        limits = KernelLimits.of(self.sandbox)
+        tools = ToolServer(toolbox, limits.call_timeout_s, limits.calls_per_kernel, limits.call_bytes)
         question = "\n\n".join(part for part in (task.question, task.instruction) if part)
         await asyncio.to_thread(self._hand_over, kernel, question, settings)
         listener = await asyncio.to_thread(kernel.files.listen, SOCKET)

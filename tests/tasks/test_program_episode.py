@@ -211,7 +211,7 @@ tried("out", lambda: socket.create_connection(("10.0.0.1", 80), 1))
 tried("write", lambda: open("/opt/program/agent.py", "a"))
 tried("host", lambda: open("/root/.bashrc"))
 codes = set()
-for _ in range(200):
+for _ in range(100):
     try:
         ask([{"role": "user", "content": "x"}])
     except urllib.error.HTTPError as error:
