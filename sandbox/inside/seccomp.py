@@ -40,6 +40,8 @@ _STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # with each of SOCK_NONBLOCK and SOCK
 _SENDING = {"sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
 _URGENT = 1
 _SOL_SOCKET, _FILTERS = 1, (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+# What clients set of TCP, from TCP_NODELAY to TCP_USER_TIMEOUT; others, such as TCP_ULP, reach modules and rarely used code.
+_USUAL = (1, 3, 4, 5, 6, 7, 8, 9, 12, 18)
 _BUFFERS = (7, 8)  # SO_SNDBUF, SO_RCVBUF: those of TCP are no larger than the namespace's own bound
 # MAP_GROWSDOWN, which RLIMIT_DATA does not count, and huge pages, which nothing does.
 _UNCOUNTED, _HUGE = 0x100 | 0x40000, 0x4
@@ -116,10 +118,15 @@ def program(loopback: bool = False) -> bytes:
         (_RETURN, _ERRNO | errno.EAFNOSUPPORT, "", ""),
         (0, "setsockopt", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
+        (_EQUAL, _TCP, "tcp option", ""),
         (_EQUAL, _SOL_SOCKET, "", "allow"),
         (_LOAD, _ARGUMENT + 16, "", ""),
         *((_EQUAL, option, "refuse", "") for option in (*_FILTERS, *(_BUFFERS if loopback else ()))),
         (_RETURN, _ALLOW, "", ""),
+        (0, "tcp option", "", ""),
+        (_LOAD, _ARGUMENT + 16, "", ""),
+        *((_EQUAL, option, "allow", "") for option in _USUAL),
+        (_RETURN, _ERRNO | errno.EPERM, "", ""),
         *(
             step
             for name, (_, place) in _SENDING.items()

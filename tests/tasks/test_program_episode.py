@@ -206,6 +206,8 @@ tried("large", lambda: ask([{"role": "user", "content": "x" * (17 << 20)}]))
 tried("udp", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 inet = socket.socket()
 tried("buffer", lambda: inet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24))
+tried("ulp", lambda: inet.setsockopt(6, 31, b"tls"))
+tried("delay", lambda: inet.setsockopt(6, 1, 1))
 tried("usual", lambda: max(inet.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)) <= 1 << 17)
 tried("out", lambda: socket.create_connection(("10.0.0.1", 80), 1))
 tried("write", lambda: open("/opt/program/agent.py", "a"))
@@ -225,7 +227,7 @@ def test_a_hostile_program_reaches_nothing_but_its_own_session(conversations: Co
     assert made.answer == str(
         [
             ("foreign", 404), ("large", 413), ("udp", "OSError"),
-            ("buffer", "PermissionError"),
+            ("buffer", "PermissionError"), ("ulp", "PermissionError"), ("delay", None),
             ("usual", True), ("out", "OSError"), ("write", "PermissionError"),
             ("host", "FileNotFoundError"),
         ]
