@@ -74,7 +74,7 @@ class WorldSessions:
         question = Question(asked.text, reference=reference, ability=asked.ability, id=asked.id)
         thread = SessionThread()
         try:
-            session = await thread.run(self._world.start, question, seed)
+            session = await thread.run(self._world.start, question, seed, late=_close)
             if not isinstance(session, Session):
                 raise SessionError(f"start of {type(self._world).__name__} returned {type(session).__name__}, and no Session")
             return WorldSession(session, thread)
@@ -84,6 +84,14 @@ class WorldSessions:
 
     async def close(self) -> None:
         """Do nothing: a world holds nothing open besides its sessions."""
+
+
+def _close(session: object) -> None:
+    """Close, in its thread, a session that was started after its trajectory had given it up."""
+    if isinstance(session, Session):
+        closing = session.close()
+        if inspect.iscoroutine(closing):
+            asyncio.run(closing)
 
 
 class WorldSession:

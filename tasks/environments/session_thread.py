@@ -18,8 +18,13 @@ class SessionThread:
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Result], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return what a function returns: a plain one in the thread, a coroutine in the event loop. Re-raises its exception."""
+    async def run(
+        self, function: Callable[..., Any], /, *args: Any, late: Callable[[Any], None] | None = None, **kwargs: Any
+    ) -> Any:
+        """Return what a function returns: a plain one in the thread, a coroutine in the event loop. Re-raises its exception.
+
+        `late` gets, in the thread, what a plain function returns after its caller was cancelled.
+        """
         if inspect.iscoroutinefunction(function):
             try:
                 return await function(*args, **kwargs)
@@ -44,8 +49,19 @@ class SessionThread:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, result)
 
-        self._work.put((lambda: function(*args, **kwargs), answered))
-        value, error = await answer
+        returned = list[Any]()
+
+        def work() -> Any:
+            returned.append(function(*args, **kwargs))
+            return returned[0]
+
+        self._work.put((work, answered))
+        try:
+            value, error = await answer
+        except asyncio.CancelledError:
+            if late is not None:  # after the function, which may still run
+                self._work.put((lambda: [late(value) for value in returned], lambda _: None))
+            raise
         if error is not None:
             raise error
         return value

@@ -1,12 +1,17 @@
 """Worlds as a first try may be written: each is refused before work starts, in one sentence that says what to do."""
 
+import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
+from nbrl.agent.errors import SessionError
+from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.mixture import with_groups
-from nbrl.tasks.environments.own_world import tools_of
+from nbrl.tasks.environments.own_world import WorldSessions, reference_of, tools_of
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.own import Question, Score, Session, Trajectory, World, tool
@@ -121,3 +126,30 @@ def test_a_question_has_its_own_id_in_every_epoch() -> None:
     assert row["group"] == "train.2"
     assert asked is not None
     assert asked.id == "train"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_session_that_starts_too_late_is_closed(asynchronous: bool) -> None:
+    closed = threading.Event()
+
+    class Closing(Session):
+        def close(self) -> None:
+            closed.set()
+
+    class ClosingLater(Session):
+        async def close(self) -> None:  # type: ignore[override]
+            closed.set()
+
+    class SlowRooms(Rooms):
+        def start(self, question: Question, seed: int) -> Session:
+            time.sleep(0.3)
+            return ClosingLater() if asynchronous else Closing()
+
+    async def run() -> None:
+        asked = Asked("q", "How many?", "own", "slow", reference_of(Question("How many?")))
+        with pytest.raises(SessionError):
+            await GuardedSession.start(WorldSessions(SlowRooms()), asked, 0, 0.05)
+        assert not closed.is_set()
+        assert await asyncio.to_thread(closed.wait, 10)
+
+    asyncio.run(run())
