@@ -89,7 +89,7 @@ class WorldSessions:
 def _close(session: object) -> None:
     """Close, in its thread, a session that was started after its trajectory had given it up."""
     if isinstance(session, Session):
-        closing = session.close()
+        closing: Any = session.close()  # type: ignore[func-returns-value]  # it may be asynchronous
         if inspect.iscoroutine(closing):
             asyncio.run(closing)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nbrl.agent.errors import SessionError
+from nbrl.agent.tools import sessions
 from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.mixture import with_groups
@@ -129,7 +130,8 @@ def test_a_question_has_its_own_id_in_every_epoch() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_session_that_starts_too_late_is_closed(asynchronous: bool) -> None:
+def test_a_session_that_starts_too_late_is_closed(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "START_S", 0.05)
     closed = threading.Event()
 
     class Closing(Session):
@@ -148,7 +150,7 @@ def test_a_session_that_starts_too_late_is_closed(asynchronous: bool) -> None:
     async def run() -> None:
         asked = Asked("q", "How many?", "own", "slow", reference_of(Question("How many?")))
         with pytest.raises(SessionError):
-            await GuardedSession.start(WorldSessions(SlowRooms()), asked, 0, 0.05)
+            await GuardedSession.start(WorldSessions(SlowRooms()), asked, 0, 1.0)
         assert not closed.is_set()
         assert await asyncio.to_thread(closed.wait, 10)
 
