@@ -1,4 +1,4 @@
-.PHONY: setup setup-verifiers demo test test-more test-long test-fast test-machines check format docs
+.PHONY: setup setup-agents setup-verifiers demo test test-more test-long test-fast test-machines check format docs
 PY := .venv/bin/python
 # Tests start hundreds of Pythons, and without its bytecode each would compile all of nbrl again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -11,13 +11,16 @@ setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 setup-verifiers: setup  ## make .venv-verifiers too, for environments of the kind verifiers
 	@tasks/environments/verifiers/nbrl_verifiers/setup.sh
 
+setup-agents: setup  ## make .venv-agents too, for the agents of examples/programs
+	@examples/programs/environment/setup.sh
+
 demo: setup       ## train the shipped tiny policy end to end on this machine
 	@.venv/bin/nbrl train tiny-cpu
 
 test: setup       ## what every change must pass, about ten minutes on two cores, two tests at a time
 	$(pytest) -m "not more and not long and not machines" -n 2 $(if $(CI),--budget 20)
 
-test-more: setup-verifiers  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
+test-more: setup-agents setup-verifiers  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
 	$(pytest) -m "more and not long and not machines" -n 2 $(if $(SHARD),--shard $(SHARD)) $(if $(TOUCHED),--touched $(TOUCHED))
 
 test-long: setup  ## the long matrices, three machines, and more examples of every property; SHARD=1/12 is a part of them

@@ -135,9 +135,8 @@ class Recorder:
         behind = await beside(templates.encode, left)
         ids = [*([] if known is None else self._tree.ids(known.end)), *behind]
         if len(ids) >= self._settings.context_tokens:
-            raise RequestError(
-                f"the conversation has {len(ids)} tokens, and the context {self._settings.context_tokens}", CONTEXT
-            )
+            most = self._settings.context_tokens  # litellm looks for these words, not for the code
+            raise RequestError(f"This model's maximum context length is {most} tokens; the conversation has {len(ids)}", CONTEXT)
         return ids, text, known
 
     def _known(self, text: str) -> tuple[Answered | None, str]:

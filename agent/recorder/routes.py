@@ -69,9 +69,9 @@ class ChatRoutes:
             return web.json_response(responses_api.response(reply, self._model))
         return await _stream(request, _named(responses_api.events(reply, self._model)))
 
-    async def models(self, *_: object) -> web.StreamResponse:
+    async def models(self, *_: object) -> web.Response:
         """Answer which models there are: the one."""
-        model: dict[str, Any] = {"id": self._model, "object": "model", "owned_by": "nbrl"}
+        model: dict[str, Any] = {"id": self._model, "object": "model", "created": 0, "owned_by": "nbrl"}
         return web.json_response({"object": "list", "data": [model]})
 
 

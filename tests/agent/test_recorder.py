@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, completion, read_request
 from nbrl.agent.recorder.recorder import Recorder
+from nbrl.agent.recorder.routes import ChatRoutes
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.rendering import rendering
@@ -221,7 +223,7 @@ def test_calls_of_tools_come_back_token_for_token(qwen: Conversations) -> None:
 def test_requests_beyond_the_limits_are_refused_and_cost_nothing(qwen: Conversations) -> None:
     engine = Engine(lambda number, _: ids_of(qwen, "a"))
     recorder = Recorder(qwen, engine, AgentSettings(max_steps=2, context_tokens=128, action_tokens=8), 0)
-    with pytest.raises(RequestError) as long:
+    with pytest.raises(RequestError, match="This model's maximum context length is 128 tokens") as long:
         ask(recorder, user("x " * 400))
     ask(recorder, user("one"))
     with pytest.raises(RequestError) as late:
@@ -277,6 +279,27 @@ def test_an_engine_that_fails_is_no_fault_of_the_program(qwen: Conversations, be
 def test_a_request_that_cannot_be_met_is_refused_in_words(body: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         read_request(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def test_what_other_clients_send_beside_a_conversation_is_taken() -> None:
+    beside = {
+        "model": "m", "n": 1, "temperature": 0.1, "top_p": 1, "seed": 1, "user": "u", "store": False, "logprobs": False,
+        "parallel_tool_calls": True, "tool_choice": "auto", "response_format": {"type": "text"}, "metadata": {"a": "b"},
+        "stream_options": None, "stop": None, "max_tokens": None, "max_completion_tokens": 50,
+    }  # fmt: skip
+    answered = {"role": "assistant", "content": [{"type": "text", "text": "y"}], "refusal": None, "tool_calls": None}
+    read = read_request(json.dumps({"messages": [user("x"), answered], **beside}).encode())
+    assert read == ChatRequest([user("x"), {"role": "assistant", "content": "y"}], max_tokens=50)
+
+
+def test_the_model_is_described_as_the_api_says() -> None:
+    def opened(_: web.Request) -> Any:
+        raise NotImplementedError
+
+    answer = asyncio.run(ChatRoutes(opened, "policy").models())
+    assert json.loads(answer.text or "") == {
+        "object": "list", "data": [{"id": "policy", "object": "model", "created": 0, "owned_by": "nbrl"}]
+    }  # fmt: skip
 
 
 def test_half_a_surrogate_is_a_question_mark() -> None:
