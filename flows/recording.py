@@ -2,14 +2,18 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from nbrl.flows.display.terminal import err, out
+from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
+from nbrl.infra.process.child import port_in_use
 from nbrl.infra.process.identity import advertised
+from nbrl.infra.process.shared import Budget
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import NAME
@@ -17,6 +21,7 @@ from nbrl.tasks.recorded.server import LiveDoor
 from nbrl.tasks.recorded.serving import RecordedRun, recording
 
 LOOK_S = 1.0
+RESTARTS, WINDOW_S = 5, 600.0  # of the engine
 
 
 def record_sessions(
@@ -27,6 +32,7 @@ def record_sessions(
     logs: Path,
     door: LiveDoor,
     patience_s: float,
+    policy: str | None = None,
 ) -> None:
     """Start an engine with the newest policy of a run and answer sessions until Ctrl-C or SIGTERM.
 
@@ -34,19 +40,23 @@ def record_sessions(
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"--record needs the name of a run, whose sessions are learned from, and not {name!r}")
-    of_run = RecordedRun(storage, name, home)
+    of_run = RecordedRun(storage, name, home, policy)
+    if port_in_use(door.port, door.host):
+        raise EngineError(f"{door.host}:{door.port} is taken; choose another --port")
     with ExitStack() as stack:
-        folder = of_run.enter(stack)
+        folder = of_run.enter(stack, of_run.served)
         with err.status(f"starting {name}"):
-            server = launch(settings, folder, logs, version=str(of_run.served.updates))
+            server = launch(settings, folder, logs, version=str(of_run.served.updates), door=Door(stops=True))
             wait([server])
+        running = [server]
         try:
-            asyncio.run(_until_ended(of_run, server, folder, door, patience_s))
+            asyncio.run(_until_ended(of_run, running, folder, door, patience_s))
         finally:
-            server.stop()
+            running[0].stop()
 
 
-async def _until_ended(of_run: RecordedRun, server: EngineServer, folder: Path, door: LiveDoor, patience_s: float) -> None:
+async def _until_ended(of_run: RecordedRun, running: list[EngineServer], folder: Path, door: LiveDoor, patience_s: float) -> None:
+    """Answer sessions; `running` has the engine as it was started last."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
@@ -54,17 +64,30 @@ async def _until_ended(of_run: RecordedRun, server: EngineServer, folder: Path, 
     def say(text: str) -> None:
         out.print(text, highlight=False, soft_wrap=True)
 
-    async with recording(of_run, server, folder, door, patience_s, say) as following:
+    restarts = Budget(RESTARTS, WINDOW_S)
+    async with recording(of_run, running[0], folder, door, patience_s, say) as following:
         address, weights = f"http://{advertised(door.host)}:{door.port}", of_run.served.updates
         say(f"sessions of run {of_run.run.name} are recorded at {address}/sessions/ID/v1 with weights {weights}; {door.hint}")
         say(f'end one by POST {address}/sessions/ID/reward with {{"reward": 0.0 to 1.0}}; Ctrl-C ends the server')
         while not ended.is_set():
             if following.done():
                 following.result()
-            if not server.alive():
-                raise EngineError(f"the engine ended: {server.ending()} (log: {server.log})")
+            if not running[0].alive():
+                running[0] = await asyncio.to_thread(_again, of_run, running[0], restarts, say)
             try:
                 async with asyncio.timeout(LOOK_S):
                     await ended.wait()
             except TimeoutError:
                 pass
+
+
+def _again(of_run: RecordedRun, server: EngineServer, restarts: Budget, say: Callable[[str], None]) -> EngineServer:
+    """Start the engine again at its place, so that open sessions go on. Raises EngineError if it ends too often."""
+    ending = f"the engine ended: {server.ending()} (log: {server.log})"
+    if not restarts.spend():
+        raise EngineError(f"{ending}, more often than {restarts}")
+    say(f"{ending}; it is started again, and requests wait for it")
+    with ExitStack() as stack:
+        server = server.again(of_run.enter(stack, of_run.served), str(of_run.served.updates))
+        wait([server])
+    return server

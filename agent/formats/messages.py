@@ -7,6 +7,7 @@ from nbrl.agent.grammar import Grammar
 from nbrl.agent.trajectory import Step, Trajectory
 
 ROLE = re.compile(r"^(?:system|user|tool): ", re.MULTILINE)
+INDENTED = re.compile(r"^ (?= *(?:system|user|assistant|tool): )", re.MULTILINE)  # lines of a text that would look as a role's
 
 
 def conversation(trajectory: Trajectory, grammar: Grammar, facts: dict[str, Any]) -> dict[str, Any]:
@@ -39,4 +40,4 @@ def _requested(observation: str) -> list[dict[str, Any]]:
     if not starts or starts[0]:
         return [{"role": "user", "content": observation}]
     turns = [observation[start:end].rstrip("\n") for start, end in zip(starts, [*starts[1:], len(observation)], strict=True)]
-    return [dict(zip(("role", "content"), turn.split(": ", 1), strict=True)) for turn in turns]
+    return [{"role": role, "content": INDENTED.sub("", content)} for role, _, content in (turn.partition(": ") for turn in turns)]

@@ -6,6 +6,7 @@ given, those ids are taken, and only the rest is tokenised: so the ids that are 
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 from nbrl.agent.trajectory import Node, Step
 
 T = TypeVar("T")
+HEADS = re.compile(r"^(?= *(?:system|user|assistant|tool): )", re.MULTILINE)  # of lines that look as if a message began
+BYTES_PER_TOKEN = 64  # of a body: no conversation has so many on the average
 SHORT_BYTES = 16_000  # of a request: what takes longer to render and tokenise is done beside the event loop
 CONTEXT = "context_length_exceeded"  # the code by which clients know that a conversation is too long
 CallParser = Callable[[str, Sequence[Any]], Awaitable[tuple[str, list[dict[str, Any]]]]]
@@ -60,10 +63,13 @@ class Recorder:
         seed: int,
         calls: CallParser | None = None,
         replied: Callable[[list[Step]], None] = lambda _: None,
+        parser_key: str = "agent.tool_parser",
     ) -> None:
-        """Begin a trajectory. `replied` is called with the steps so far, after each request that is answered."""
+        """Begin a trajectory. `replied` is called with the steps so far, after each request that is answered; `parser_key` is
+        the setting of `calls`.
+        """
         self._conversations, self._policy, self._settings, self._seed = conversations, policy, settings, seed
-        self._calls = calls
+        self._calls, self._parser_key = calls, parser_key
         self._tree = RequestTree()
         self._answered: list[Answered] = []
         self._called: dict[str, tuple[list[dict[str, Any]], str]] = {}  # by the id of the first call: all of them, and the text
@@ -94,7 +100,9 @@ class Recorder:
         if self.spent:
             raise RequestError(f"this trajectory may make {self._settings.max_steps} requests, and has", "step_limit", 403)
         if request.tools and self._calls is None:
-            raise RequestError("calls of tools are read by agent.tool_parser, which is not set; set it, or send no tools")
+            raise RequestError(f"calls of tools are read by {self._parser_key}, which is not set; set it, or send no tools")
+        if request.size > BYTES_PER_TOKEN * self._settings.context_tokens:  # before it is rendered, which would take long
+            raise self._too_long(f"the request has {request.size} bytes")
         number, clock = self._asked - 1, time.monotonic()
         try:
             ids, text, known = await self._prompt(request)
@@ -104,7 +112,7 @@ class Recorder:
             raise
         except Exception as error:
             if isinstance(error, RefusedError) and self.steps:
-                raise RequestError("the engine refuses this conversation", CONTEXT) from error
+                raise self._too_long("the engine refuses this conversation") from error
             raise self._failed(error) from error
         self.check()
         start, new = self._tree.add(ids)
@@ -123,6 +131,10 @@ class Recorder:
         self.fault = self.fault or fault
         return RequestError("the engine does not answer", "engine", 503)
 
+    def _too_long(self, what: str) -> RequestError:
+        most = self._settings.context_tokens  # litellm looks for these words, not for the code
+        return RequestError(f"This model's maximum context length is {most} tokens; {what}", CONTEXT)
+
     async def _prompt(self, request: ChatRequest) -> tuple[list[int], str, Answered | None]:
         """Return the ids of a prompt, its text, and the answered conversation that it continues."""
         messages, templates = [self._as_sampled(message) for message in request.messages], self._conversations
@@ -135,8 +147,7 @@ class Recorder:
         behind = await beside(templates.encode, left)
         ids = [*([] if known is None else self._tree.ids(known.end)), *behind]
         if len(ids) >= self._settings.context_tokens:
-            most = self._settings.context_tokens  # litellm looks for these words, not for the code
-            raise RequestError(f"This model's maximum context length is {most} tokens; the conversation has {len(ids)}", CONTEXT)
+            raise self._too_long(f"the conversation has {len(ids)}")
         return ids, text, known
 
     def _known(self, text: str) -> tuple[Answered | None, str]:
@@ -246,4 +257,9 @@ def _turns(request: ChatRequest) -> int:
 def _asking(request: ChatRequest) -> str:
     """Return what a request says after the assistant's last turn, for readers."""
     last = max((place for place, each in enumerate(request.messages) if each["role"] == "assistant"), default=-1)
-    return "\n".join(f"{each['role']}: {each['content']}" for each in request.messages[last + 1 :])
+    return "\n".join(f"{each['role']}: {_indented(each['content'])}" for each in request.messages[last + 1 :])
+
+
+def _indented(content: str) -> str:
+    """Return a text in which no line begins as a message does."""
+    return HEADS.sub(" ", content)

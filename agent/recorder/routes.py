@@ -1,86 +1,91 @@
-"""The chat APIs as routes of a server, each request answered by the recorder of its session."""
+"""The chat APIs as routes of a server, each request answered for its session."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from aiohttp import web
 
 from nbrl.agent.recorder import messages_api, responses_api
-from nbrl.agent.recorder.chat_api import RequestError, completion, events, read_request, refusal
-from nbrl.agent.recorder.recorder import Recorder
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, completion, events, read_request, refusal
 
-BODY_BYTES = 4 << 20
+BODY_BYTES, BODY_S = 4 << 20, 60.0  # of one request, and for it to arrive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-RecorderHandler = Callable[[web.Request, Recorder], Awaitable[web.StreamResponse]]
-Opened = Callable[[web.Request], AbstractAsyncContextManager[Recorder]]
-"""Gives a request's recorder for as long as it is answered. Raises RequestError, of which the body is not read."""
+Check = Callable[[web.Request], Awaitable[None]]
+"""Raises RequestError for a request whose body is not to be read."""
+Answer = Callable[[web.Request, ChatRequest], Awaitable[ChatReply]]
+"""Returns the answer to a request. Raises RequestError."""
 
 
 class ChatRoutes:
     """Answers chat completions, responses and messages as the model named `model`."""
 
-    def __init__(self, opened: Opened, model: str) -> None:
-        self._opened, self._model = opened, model
+    def __init__(self, check: Check, answer: Answer, model: str) -> None:
+        self._check, self._answer, self._model = check, answer, model
 
     def add_to(self, app: web.Application, prefix: str) -> None:
         """Add the routes below a path, such as /sessions/{session}."""
-        app.router.add_post(f"{prefix}/v1/chat/completions", self.answered(self._chat))
-        app.router.add_post(f"{prefix}/v1/messages", self.answered(self._messages))
-        app.router.add_post(f"{prefix}/v1/responses", self.answered(self._responses))
+        app.router.add_post(f"{prefix}/v1/chat/completions", self.checked(self._chat))
+        app.router.add_post(f"{prefix}/v1/messages", self.checked(self._messages))
+        app.router.add_post(f"{prefix}/v1/responses", self.checked(self._responses))
 
-    def answered(self, handler: RecorderHandler) -> Handler:
-        """Return a handler that answers by the request's recorder, and refuses in the words of the API."""
+    def checked(self, handler: Handler) -> Handler:
+        """Return a handler that answers what may be answered, and refuses the rest in the words of the API."""
 
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def handled(request: web.Request) -> web.StreamResponse:
             shape = messages_api.refusal if request.path.endswith("/messages") else refusal
             try:
-                async with self._opened(request) as recorder:
-                    return await handler(request, recorder)
+                await self._check(request)
+                return await handler(request)
             except RequestError as error:
                 return web.json_response(shape(error), status=error.status)
             except (ValueError, TypeError, LookupError, RecursionError, web.HTTPException) as error:
                 wrong = RequestError(f"the request cannot be read: {type(error).__name__}")
                 return web.json_response(shape(wrong), status=wrong.status)
 
-        return answer
+        return handled
 
-    async def _chat(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
         asked = read_request(await body_of(request))
-        reply = await recorder.reply(asked)
+        reply = await self._answer(request, asked)
         identity = f"chatcmpl-{reply.number}"
         if not asked.stream:
             return web.json_response(completion(reply, self._model, identity))
         chunks = (f"data: {json.dumps(each)}\n\n" for each in events(reply, self._model, identity, asked.usage))
         return await _stream(request, [*chunks, "data: [DONE]\n\n"])
 
-    async def _messages(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+    async def _messages(self, request: web.Request) -> web.StreamResponse:
         asked = messages_api.read_request(await body_of(request))
-        reply = await recorder.reply(asked)
+        reply = await self._answer(request, asked)
         if not asked.stream:
             return web.json_response(messages_api.message(reply, self._model))
         return await _stream(request, _named(messages_api.events(reply, self._model)))
 
-    async def _responses(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
         asked = responses_api.read_request(await body_of(request))
-        reply = await recorder.reply(asked)
+        reply = await self._answer(request, asked)
         if not asked.stream:
             return web.json_response(responses_api.response(reply, self._model))
         return await _stream(request, _named(responses_api.events(reply, self._model)))
 
-    async def models(self, *_: object) -> web.Response:
+    async def models(self, *_: object) -> web.StreamResponse:
         """Answer which models there are: the one."""
         model: dict[str, Any] = {"id": self._model, "object": "model", "created": 0, "owned_by": "nbrl"}
         return web.json_response({"object": "list", "data": [model]})
 
 
 async def body_of(request: web.Request) -> bytes:
-    """Return the body of a request. Raises RequestError if it is too large."""
+    """Return the body of a request. Raises RequestError if it is too large, packed, or does not come in time."""
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise RequestError("the body is packed; send it without Content-Encoding", "invalid_request", 415)
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise RequestError(f"the body has more than {BODY_BYTES >> 20} MB", "too_large", 413) from None
+    except TimeoutError:
+        raise RequestError(f"the body has not come within {BODY_S:g} s", "timeout", 408) from None
 
 
 def _named(events: Iterable[dict[str, Any]]) -> list[str]:

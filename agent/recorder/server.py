@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 
-from nbrl.agent.recorder.chat_api import RequestError, read_object
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.recorder.routes import BODY_BYTES, ChatRoutes, body_of
 from nbrl.agent.recorder.tool_server import ToolServer
@@ -41,11 +41,11 @@ class RecordingServer:
         self._recorders: dict[str, Recorder] = {}
         self._tools: dict[str, ToolServer] = {}
         self._paces: dict[str, Pace] = {}
-        app, routes = web.Application(client_max_size=BODY_BYTES), ChatRoutes(self._opened, model)
+        app, routes = web.Application(client_max_size=BODY_BYTES), ChatRoutes(self._check, self._reply, model)
         routes.add_to(app, "/sessions/{session}")
-        app.router.add_get("/sessions/{session}/v1/models", routes.answered(routes.models))
-        app.router.add_post("/sessions/{session}/mcp", routes.answered(self._mcp))
-        app.router.add_post("/sessions/{session}/answer", routes.answered(self._answer))
+        app.router.add_get("/sessions/{session}/v1/models", routes.checked(routes.models))
+        app.router.add_post("/sessions/{session}/mcp", routes.checked(self._mcp))
+        app.router.add_post("/sessions/{session}/answer", routes.checked(self._answer))
         self._runner = runner_of(app)
 
     @asynccontextmanager
@@ -78,24 +78,31 @@ class RecordingServer:
             recorder.close()
             del self._recorders[session], self._tools[session], self._paces[session]
 
-    @asynccontextmanager
-    async def _opened(self, request: web.Request) -> AsyncIterator[Recorder]:
+    async def _check(self, request: web.Request) -> None:
+        if (session := request.match_info["session"]) in self._paces:
+            await self._paces[session].wait()
+        self._recorder_of(request).check()
+
+    async def _reply(self, request: web.Request, asked: ChatRequest) -> ChatReply:
+        return await self._recorder_of(request).reply(asked)
+
+    def _recorder_of(self, request: web.Request) -> Recorder:
         recorder = self._recorders.get(request.match_info["session"])
         if recorder is None:
             raise RequestError("there is no such session, or it has ended", "ended", 404)
-        await self._paces[request.match_info["session"]].wait()
-        recorder.check()
-        yield recorder
+        return recorder
 
-    async def _mcp(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
-        answer = await self._tools[request.match_info["session"]].answer(await body_of(request))
+    async def _mcp(self, request: web.Request) -> web.StreamResponse:
+        body = await body_of(request)
+        self._recorder_of(request)  # the session may have ended meanwhile
+        answer = await self._tools[request.match_info["session"]].answer(body)
         return web.Response(status=202) if answer is None else web.json_response(answer)
 
-    async def _answer(self, request: web.Request, recorder: Recorder) -> web.StreamResponse:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         answer = read_object(await body_of(request)).get("answer")
         if not isinstance(answer, str):
             raise RequestError('an answer is {"answer": "a text"}')
-        recorder.answer = storable(answer)
+        self._recorder_of(request).answer = storable(answer)
         return web.json_response({})
 
 

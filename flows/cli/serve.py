@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nbrl.infra.engine.settings import EngineSettings
 
 LOOK_S = 1.0
+POLICY = "policy.path="
 VARIABLE = "NBRL_SERVE_KEY"  # of the key that was made, in the command that is shown
 
 
@@ -62,7 +63,8 @@ def serve(
     """Serve a policy until Ctrl-C, behind the chat API of OpenAI (…/v1), on a CPU too.
 
     `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe. With `--record` the newest policy of a run that is trained
-    meanwhile answers sessions, each at /sessions/ID/v1, until POST /sessions/ID/reward ends it.
+    meanwhile answers sessions, each at /sessions/ID/v1, until POST /sessions/ID/reward ends it; `--set policy.path=FOLDER` says
+    where the model that the run began with is on this machine.
     """
     from nbrl.flows.ask.endpoint import key_in
     from nbrl.infra.engine.command import Door
@@ -84,9 +86,11 @@ def serve(
         from nbrl.flows.recording import record_sessions
         from nbrl.tasks.recorded.server import LiveDoor
 
-        settings = _engine(set_ or [], device, None)
+        of_engine = [each for each in set_ or [] if not each.startswith(POLICY)]
+        policies = [each.removeprefix(POLICY) for each in set_ or [] if each.startswith(POLICY)]
+        settings = _engine(of_engine, device, None)
         door = LiveDoor(host, port, key, f"the key is {key if made else f'that in {api_key_env}'}")
-        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience)
+        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, *policies[-1:])
         return
     settings = _engine(set_ or [], device, port)
     with folder_of(storage_at(home, root), place.root, model) as folder:

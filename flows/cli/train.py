@@ -145,7 +145,11 @@ def _plan(start: Any, every: bool) -> None:
 
 def _measure(start: Any) -> None:
     """Print what one iteration took, and what the training will take by it."""
+    from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.runs.measured import in_lines
+
+    if start.config.recorded is not None:
+        raise ConfigError("--measure makes its trajectories itself, and this run learns from recorded sessions; leave it out")
 
     async def flow() -> Any:
         from nbrl.flows.measure import measure

@@ -48,7 +48,7 @@ class EnginePlan(BaseModel):
     """The engines of a fleet, as plain data.
 
     `exposed`: other machines must reach them. `shared_gpus`: numbers of the machine's GPUs where engines and learner must share
-    them; where it is empty, Ray gives each engine its own.
+    them; where it is empty, Ray gives each engine its own. `stops`: requests name texts that end an answer.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -60,6 +60,7 @@ class EnginePlan(BaseModel):
     key: str = Field(repr=False)
     exposed: bool = False
     shared_gpus: str = ""
+    stops: bool = False
 
     @property
     def own_gpus(self) -> int:
@@ -71,7 +72,7 @@ class EngineActor(EngineHost):
     """Listens on the address that its machine has in the cluster, or on the loopback where no other machine asks it."""
 
     def __init__(self, plan: EnginePlan, index: int, port: int | None, exposed: bool) -> None:
-        door = Door(ray.util.get_node_ip_address() if exposed else LOOPBACK, plan.key, plan.key)
+        door = Door(ray.util.get_node_ip_address() if exposed else LOOPBACK, plan.key, plan.key, stops=plan.stops)
         count, shared = plan.settings.gpus_per_machine, plan.shared_gpus
         gpus = last_gpus(index, count, shared) if shared else os.environ.get("CUDA_VISIBLE_DEVICES")
         super().__init__(plan.settings, index, plan.logs, plan.nodes, door, plan.room, gpus, port)

@@ -33,7 +33,8 @@ class AdapterRoom:
 @dataclass(frozen=True)
 class Door:
     """The address of an engine and the keys of its requests: they must bring `key`, and those that change weights
-    `administrator`, where it is another one. With a `name` it takes and gives text too, as the model of this name.
+    `administrator`, where it is another one. With a `name` it takes and gives text too, as the model of this name. With `stops`
+    requests may name texts that end an answer.
 
     No engine is without a key: other users of the machine, and web pages, reach what listens on it.
     """
@@ -42,6 +43,7 @@ class Door:
     key: str = field(default_factory=new_key, repr=False)
     administrator: str = field(default="", repr=False)
     name: str = ""
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def command(
 ) -> list[str]:
     """Return the launch line; the server's weights are called `version`, and `keys` is a file with the door's keys.
 
-    Without a name, tokens go in and out as ids, so that the server never loads a tokenizer.
+    Without a name, tokens go in and out as ids, so that the server loads no tokenizer, unless it is to find texts among them.
 
     The server has the `adapters`, by name, before it takes the first request.
     """
@@ -86,7 +88,7 @@ def command(
     }
     if member is not None:
         flags |= {"nnodes": str(settings.machines), "node-rank": str(member.number), "dist-init-addr": member.meeting}
-    flags |= {"served-model-name": door.name} if door.name else {"skip-tokenizer-init": ""}
+    flags |= {"served-model-name": door.name} if door.name else {} if door.stops else {"skip-tokenizer-init": ""}
     if keys is not None:
         flags["config"] = str(keys)
     if settings.max_total_tokens is not None:

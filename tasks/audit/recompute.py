@@ -21,7 +21,7 @@ from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
 from nbrl.tasks.nodes.select import selected
 from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
-from nbrl.tasks.recorded.store import ids_in, span_of, used_after
+from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
@@ -144,7 +144,7 @@ class Recompute:
         """Return what comes in no later round, questions or recorded sessions; None in a run without such a rule."""
         config, iteration = self._config, self._record.iteration
         if config.recorded is not None:
-            return used_after(before, prompts, iteration, span_of(config.pipeline.lag, config.select.patience))
+            return used_after(before if "weights" in before.column_names else None, prompts, self._sampled_from)
         if config.select.retire_at is not None:
             return retired(before, prompts, rewards, config.select.retire_at, iteration)
         return None

@@ -14,7 +14,6 @@ from nbrl.tasks.recorded.store import (
     complete_groups,
     policies_since,
     prompts_of,
-    span_of,
     stored_sessions,
     used_after,
 )
@@ -37,9 +36,15 @@ async def sample(services: Services, scope: Scope, round_: int, used: Artifact |
     name = next(name for name, each in services.config.environments.items() if each is settings)
     run = await asyncio.to_thread(known_run, services.storage, scope.run)
     past = set[str]() if used is None else set(services.read(used)["id"].to_pylist())
-    started, known = time.monotonic(), dict[str, StoredSession]()
+    started, known, said = time.monotonic(), dict[str, StoredSession](), False
     while len(groups := await asyncio.to_thread(_complete, services, run, scope, past, known)) < count:
         services.engines.check_health()
+        if not said:
+            size, said = services.config.rollout.group_size, True
+            services.progress.say(
+                f"environments.{name}: {scope.title} waits for {count} groups of {size} sessions; "
+                f"`nbrl serve {scope.run} --record` answers and records them"
+            )
         services.progress.advanced("sample", len(groups), count)
         waited = time.monotonic() - started
         if settings is not None and settings.wait_s is not None and waited > settings.wait_s:
@@ -50,7 +55,7 @@ async def sample(services: Services, scope: Scope, round_: int, used: Artifact |
                 f"was recorded by `nbrl resume {scope.run}{option}`"
             )
         await asyncio.sleep(LOOK_S)
-    prompts = prompts_of(groups[:count], round_, name)
+    prompts = prompts_of(groups[:count], f"{scope.iteration + 1}:{round_ + 1}", name)
     path = scope.layout.round(round_).prompts
     digest = await asyncio.to_thread(services.storage.write_table, path, prompts)
     counts = {"sample/prompts": count, "sample/positions": count, "sample/waiting_seconds": time.monotonic() - started}
@@ -66,8 +71,7 @@ def _complete(services: Services, run: Run, scope: Scope, used: Collection[str],
 @durable
 def retire(services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, round_: int) -> Artifact:
     """Add the sessions of a round to those that were learned from `before`."""
-    config = services.config
     known: pa.Table | None = None if before is None else services.read(before)
-    table = used_after(known, services.read(prompts), scope.iteration, span_of(config.pipeline.lag, config.select.patience))
+    table = used_after(known, services.read(prompts), scope.updates)
     path = scope.layout.round(round_).retired
     return Artifact(path=path, digest=services.storage.write_table(path, table))

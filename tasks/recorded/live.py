@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import re
 import secrets
 import time
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbrl.agent.recorder.chat_api import RequestError
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.text import cut_middle
 from nbrl.agent.trajectory import Status, Step, Trajectory
@@ -22,7 +23,7 @@ from nbrl.tasks.recorded.store import ABILITY
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 OPEN = 4_096  # sessions at once
 KNOWN = 100_000  # ended sessions whose answer to a reward is remembered
-IDLE_S = 24 * 3600.0  # after which a session without a request or reward is dropped
+IDLE_S = 600.0  # after which a session without a request gives its place to another one, where there are too many
 LOOK_S = 0.05
 QUESTION_CHARS = 4_000
 Store = Callable[[int, Trajectory], Awaitable[dict[str, Any]]]
@@ -31,13 +32,20 @@ Store = Callable[[int, Trajectory], Awaitable[dict[str, Any]]]
 
 @dataclass(eq=False)
 class LiveSession:
-    """A session that has no reward yet: `running` requests, the last of which came at `seen` of the monotonic clock."""
+    """A session that has no reward yet: `running` requests, the last of which came at `seen` of the monotonic clock.
 
+    `group` is for sessions whose first request was the same. With its `reward` it is `stored`, as `made`.
+    """
+
+    name: str
     recorder: Recorder
+    group: str
     began: float = field(default_factory=time.time)
     seen: float = field(default_factory=time.monotonic)
     running: int = 0
-    storing: bool = False
+    reward: SessionReward | None = None
+    made: Trajectory | None = None
+    stored: asyncio.Task[dict[str, Any]] | None = None
 
 
 class LiveSessions:
@@ -46,7 +54,7 @@ class LiveSessions:
     def __init__(self, recorder: Callable[[str], Recorder], store: Store) -> None:
         self._recorder, self._store = recorder, store
         self._open: dict[str, LiveSession] = {}
-        self._ended = OrderedDict[str, tuple[SessionReward, dict[str, Any]]]()
+        self._ended = OrderedDict[str, tuple[str, dict[str, Any] | RequestError]]()  # by name: digest of the reward, and answer
         self._begins, self._goes_on = asyncio.Event(), asyncio.Event()  # for requests of new sessions, and of open ones
         self._begins.set()
         self._goes_on.set()
@@ -54,78 +62,92 @@ class LiveSessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    @asynccontextmanager
-    async def request(self, name: str) -> AsyncIterator[Recorder]:
-        """Give the recorder of a session, which begins with its first request, for as long as one is answered.
+    def check(self, name: str) -> None:
+        """Raises RequestError if a session of this name answers no request."""
+        if not NAME.fullmatch(name):
+            raise RequestError("a session is named by up to 64 letters, digits, '_' and '-'", "no_session")
+        if name in self._ended or ((session := self._open.get(name)) is not None and session.reward is not None):
+            raise RequestError("this session has its reward, so it has ended; begin another one", "ended", 410)
 
-        Raises RequestError.
-        """
-        self._check(name)
+    async def reply(self, name: str, request: ChatRequest) -> ChatReply:
+        """Answer a request of a session, which begins with its first one that is answered. Raises RequestError."""
+        self.check(name)
         if name not in self._open:
             await self._begins.wait()
         await self._goes_on.wait()
-        self._check(name)
-        session = self._open.get(name) or self._begun(name)
+        self.check(name)
+        session = self._open.get(name) or self._begun(name, request)
         session.running, session.seen = session.running + 1, time.monotonic()
         try:
-            session.recorder.check()
-            yield session.recorder
+            return await session.recorder.reply(request)
         finally:
             session.running, session.seen = session.running - 1, time.monotonic()
+            if not session.running and not session.recorder.steps and session.recorder.fault is None:
+                self._open.pop(name, None)
 
-    def _check(self, name: str) -> None:
-        if not NAME.fullmatch(name):
-            raise RequestError("a session is named by up to 64 letters, digits, '_' and '-'", "no_session")
-        if name in self._ended:
-            raise RequestError("this session has its reward, so it has ended; begin another one", "ended", 410)
-
-    def _begun(self, name: str) -> LiveSession:
-        now = time.monotonic()
-        for old in [old for old, each in self._open.items() if not each.running and now - each.seen > IDLE_S]:
-            del self._open[old]
+    def _begun(self, name: str, request: ChatRequest) -> LiveSession:
         if len(self._open) >= OPEN:
-            raise RequestError(f"{OPEN} sessions are open and wait for their reward; give them theirs", "too_many", 429)
-        self._open[name] = LiveSession(self._recorder(name))
+            idle = [each for each in self._open.values() if not each.running and each.reward is None]
+            oldest = min(idle, key=lambda each: (each.recorder.fault is None, each.seen), default=None)
+            if oldest is None or (oldest.recorder.fault is None and time.monotonic() - oldest.seen < IDLE_S):
+                raise RequestError(f"{OPEN} sessions are open and wait for their reward; give them theirs", "too_many", 429)
+            del self._open[oldest.name]
+        first = json.dumps([request.messages, request.tools], sort_keys=True, default=str).encode()
+        group = hashlib.sha256(first).hexdigest()[:16]
+        self._open[name] = LiveSession(name, self._recorder(name), group)
         return self._open[name]
 
     async def rewarded(self, name: str, reward: SessionReward) -> dict[str, Any]:
         """End a session and store it with its reward; return the answer to its agent. The same reward may be given again.
 
-        Raises RequestError, after which an open session still waits for its reward.
+        Raises RequestError.
         """
         if (ended := self._ended.get(name)) is not None:
-            if ended[0] != reward:
+            if ended[0] != reward.digest:
                 raise RequestError("this session has another reward, which stays", "ended", 409)
+            if isinstance(ended[1], RequestError):
+                raise ended[1]
             return ended[1]
         if (session := self._open.get(name)) is None:
             raise RequestError("there is no such session; its first request to the model begins it", "no_session", 404)
-        if session.running or session.storing:
+        if session.running:
             raise RequestError("a request of this session is still answered; give its reward afterwards", "busy", 409)
         if session.recorder.fault is not None:
             del self._open[name]
             raise RequestError("the engine failed in this session, so it is not learned from; begin another one", "engine", 503)
-        if not session.recorder.steps:
-            raise RequestError("the model has answered no request of this session, so there is nothing to reward", "empty", 409)
-        session.storing = True
+        if session.reward not in (None, reward):
+            raise RequestError("this session has another reward, which stays", "ended", 409)
+        if session.stored is None:  # what is stored is the same whenever the reward is given again
+            session.reward = reward
+            session.made = session.made or trajectory_of(session, reward)
+            session.stored = asyncio.create_task(self._end(session, reward, session.made))
+            session.stored.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(session.stored)  # also if its client has gone
+
+    async def _end(self, session: LiveSession, reward: SessionReward, made: Trajectory) -> dict[str, Any]:
+        """Store a session, unless it is refused. Raises RequestError; after a fault of the storage it may be stored again."""
+        said: dict[str, Any] | RequestError
         try:
-            made = trajectory_of(name, session, reward)
-            answer_ = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
+            said = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
         except StorageError as error:
+            session.stored = None
             raise RequestError("the session cannot be stored now; give its reward again", "storage", 503) from error
-        finally:
-            session.storing = False
+        except RequestError as refused:
+            said = refused
         session.recorder.close()
-        del self._open[name]
-        self._ended[name] = reward, answer_
+        self._open.pop(session.name, None)
+        self._ended[session.name] = reward.digest, said
         if len(self._ended) > KNOWN:
             self._ended.popitem(last=False)
-        return answer_
+        if isinstance(said, RequestError):
+            raise said
+        return said
 
     def drop(self) -> None:
         """End all open sessions without a reward: what answered them is no policy of the run any more."""
-        for session in self._open.values():
+        for session in [each for each in self._open.values() if each.reward is None]:
             session.recorder.close()
-        self._open.clear()
+            del self._open[session.name]
 
     @asynccontextmanager
     async def quiet(self, patience_s: float) -> AsyncIterator[None]:
@@ -151,19 +173,17 @@ class LiveSessions:
             await asyncio.sleep(LOOK_S)
 
 
-def trajectory_of(name: str, session: LiveSession, reward: SessionReward) -> Trajectory:
-    """Return the trajectory of a session. Without a group of its own it is one of those that began with the same words."""
+def trajectory_of(session: LiveSession, reward: SessionReward) -> Trajectory:
+    """Return the trajectory of a session. Without a group of its own it is one of those that began with the same request."""
     steps, now = session.recorder.steps, time.time()
-    begin = steps[0].observation
-    answer = reward.answer if reward.answer is not None else session.recorder.answer
     return Trajectory(
-        id=f"{name}.{secrets.token_hex(4)}",  # a server that was started again does not know the names before
-        group=reward.group or hashlib.sha256(begin.encode()).hexdigest()[:16],
+        id=f"{session.name}.{secrets.token_hex(4)}",  # a server that was started again does not know the names before
+        group=reward.group or session.group,
         sample=0,
-        question=cut_middle(begin, QUESTION_CHARS),
+        question=cut_middle(steps[0].observation, QUESTION_CHARS),
         ability=ABILITY,
-        status=Status.ANSWERED if answer else Status.NO_ANSWER,
-        answer=answer,
+        status=Status.ANSWERED if reward.answer else Status.NO_ANSWER,
+        answer=reward.answer,
         nodes=session.recorder.nodes,
         steps=[Step.model_validate(step.model_dump()) for step in steps],
         started_at=session.began,

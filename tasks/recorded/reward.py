@@ -1,5 +1,6 @@
 """The reward of a session, as an agent elsewhere gives it."""
 
+import hashlib
 import json
 from typing import Annotated
 
@@ -35,6 +36,10 @@ class SessionReward(BaseModel):
         except ValidationError as error:
             raise RequestError(f"the reward cannot be read: {fault_in_words(error)}"[:400]) from error
         return read if read.answer is None else read.model_copy(update={"answer": storable(read.answer)})
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def outcome(self) -> str:
         """Return the JSON of the outcome that rewards are made of: see reward/rules/outcome.py."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from nbrl.agent.recorder.chat_api import RequestError, refusal
-from nbrl.agent.recorder.recorder import Recorder
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, refusal
 from nbrl.agent.recorder.routes import BODY_BYTES, ChatRoutes, Handler, body_of
 from nbrl.agent.recorder.server import runner_of
 from nbrl.infra.errors import EngineError
@@ -37,7 +36,7 @@ class LiveServer:
 
     def __init__(self, sessions: LiveSessions, model: str, door: LiveDoor) -> None:
         self._sessions, self._door, self._key = sessions, door, door.key.encode()
-        app, routes = web.Application(client_max_size=BODY_BYTES), ChatRoutes(self._opened, model)
+        app, routes = web.Application(client_max_size=BODY_BYTES), ChatRoutes(self._check, self._reply, model)
         for prefix in ("/sessions/{session}", ""):
             routes.add_to(app, prefix)
             app.router.add_get(f"{prefix}/v1/models", self._with_key(routes.models))
@@ -59,11 +58,12 @@ class LiveServer:
         finally:
             await self._runner.cleanup()
 
-    @asynccontextmanager
-    async def _opened(self, request: web.Request) -> AsyncIterator[Recorder]:
+    async def _check(self, request: web.Request) -> None:
         self._check_key(request)
-        async with self._sessions.request(session_of(request)) as recorder:
-            yield recorder
+        self._sessions.check(session_of(request))
+
+    async def _reply(self, request: web.Request, asked: ChatRequest) -> ChatReply:
+        return await self._sessions.reply(session_of(request), asked)
 
     def _check_key(self, request: web.Request) -> None:
         given = (request.headers.get("Authorization", "").removeprefix("Bearer "), request.headers.get("x-api-key", ""))

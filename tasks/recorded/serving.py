@@ -34,14 +34,15 @@ from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
 
 LOOK_S = 1.0  # between two looks for new weights
-ATTEMPTS, AGAIN_S = 3, 2.0  # to bring weights into the engine
+ATTEMPTS, AGAIN_S = 60, 2.0  # to bring weights into the engine
 Say = Callable[[str], None]
 
 
 class RecordedRun:
     """A run that learns from recorded sessions, and the policy of it that answers them. Raises ConfigError for another run."""
 
-    def __init__(self, storage: Storage, name: str, home: Path) -> None:
+    def __init__(self, storage: Storage, name: str, home: Path, policy: str | None = None) -> None:
+        """Read a run. `policy` is the folder of the model that it began with, where that is elsewhere on this machine."""
         self.storage, self.run = storage, known_run(storage, name)
         config = stored_config(storage, self.run)
         if (environment := config.recorded) is None:
@@ -50,14 +51,16 @@ class RecordedRun:
                 "environments: {live: {kind: recorded}}, or leave --record out"
             )
         self.environment: RecordedEnvironment = environment
-        self.config: RunConfig = config.model_copy(update={"home": str(home), "storage": storage.settings})
+        self.name = next(each for each, kind in config.environments.items() if kind is environment)
+        began = config.policy if policy is None else config.policy.model_copy(update={"path": policy})
+        here = {"home": str(home), "storage": storage.settings, "policy": began}
+        self.config: RunConfig = config.model_copy(update=here)
         self.served = newest_policy(storage, self.run)
         self._weights = {self.served.updates: self.served}  # that have answered
 
-    def enter(self, stack: ExitStack) -> Path:
-        """Return the folder of the policy that is served, for as long as the stack is open."""
-        updates = self.served.updates
-        subject = subject_of_run(self.storage, self.run.name, updates)
+    def enter(self, stack: ExitStack, policy: Weights) -> Path:
+        """Return the folder of a policy of the run, for as long as the stack is open."""
+        subject = subject_of_run(self.storage, self.run.name, policy.updates)
         check_began_with(self.config, subject)
         return stack.enter_context(model_folder(self.config, subject))
 
@@ -98,12 +101,14 @@ async def recording(
         tokenizer = await asyncio.to_thread(ChatTokenizer.load, folder, config.agent)
         conversations = await asyncio.to_thread(Conversations.load, tokenizer, config.agent)
         session = await stack.enter_async_context(engine_session(engine.settings.request_timeout_s, headers(engine.key)))
-        policy = SglangPolicy(session, engine.url, tokenizer.stop_ids, config.sampling, engine.settings.seeded_sampling)
+        seeded, away_s = engine.settings.seeded_sampling, engine.settings.start_timeout_s
+        policy = SglangPolicy(session, engine.url, tokenizer.stop_ids, config.sampling, seeded, away_s=away_s)
         parser = of_run.environment.tool_parser
         calls = None if parser is None else partial(policy.parse_calls, parser)
 
         def begun(name: str) -> Recorder:
-            return Recorder(conversations, policy, config.agent, derive_seed(of_run.run.seed, "session", name), calls)
+            seed, key = derive_seed(of_run.run.seed, "session", name), f"environments.{of_run.name}.tool_parser"
+            return Recorder(conversations, policy, config.agent, seed, calls, parser_key=key)
 
         sessions = LiveSessions(begun, of_run.store)
         client = await stack.enter_async_context(engine.client())
@@ -118,36 +123,37 @@ async def recording(
 
 
 async def _follow(of_run: RecordedRun, sessions: LiveSessions, client: EngineClient, patience_s: float, say: Say) -> None:
-    """Serve the newest policy of the run as soon as there is one."""
-    away = False
+    """Serve the newest policy of the run as soon as there is one. What cannot be read now is tried again."""
+    fault = ""
     while True:
         await asyncio.sleep(LOOK_S)
-        try:
-            newest = await asyncio.to_thread(of_run.newest)
-        except StorageError as error:
-            if not away:
-                say(f"new weights cannot be looked for, the old ones are served: {error}")
-            away = True
-            continue
-        away = False
-        if newest == of_run.served:
-            continue
         began = time.monotonic()
-        async with sessions.quiet(patience_s):
-            if not of_run.goes_on_from(newest):
-                sessions.drop()
-            await _publish(of_run, client)
+        try:
+            with ExitStack() as stack:
+                newest = await asyncio.to_thread(of_run.newest)
+                if newest == of_run.served:
+                    continue
+                folder = await asyncio.to_thread(of_run.enter, stack, newest)
+                async with sessions.quiet(patience_s):
+                    await _publish(client, folder, newest)
+                    if not of_run.goes_on_from(newest):
+                        sessions.drop()
+        except (StorageError, ConfigError) as error:  # another process may be deleting what is not the newest any more
+            if str(error) != fault:
+                say(f"the newest weights cannot be read, and those before are served: {error}")
+            fault = str(error)
+            continue
+        fault = ""
         say(f"weights {newest.updates} are served, after {time.monotonic() - began:.1f} s")
 
 
-async def _publish(of_run: RecordedRun, client: EngineClient) -> None:
+async def _publish(client: EngineClient, folder: Path, policy: Weights) -> None:
+    """Bring weights into the engine, which may just be started again."""
     for attempt in range(ATTEMPTS):
-        with ExitStack() as stack:
-            folder = await asyncio.to_thread(of_run.enter, stack)
-            try:
-                await client.publish(folder, str(of_run.served.updates))
-                return
-            except EngineError:
-                if attempt == ATTEMPTS - 1:
-                    raise
+        try:
+            await client.publish(folder, str(policy.updates))
+            return
+        except EngineError:
+            if attempt == ATTEMPTS - 1:
+                raise
         await asyncio.sleep(AGAIN_S)

@@ -4,7 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -20,19 +20,23 @@ from nbrl.tasks.rollout.chunks import index_of, storable, write
 from nbrl.tasks.runs.history import finished_iterations, read_record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
-from nbrl.tasks.selection.judge import RETIRED_SCHEMA
 
 ABILITY = "recorded"
+NAMED = ("id", "weights", "key", "digest")  # what a prompt says of a session
+USED = pa.schema([("id", pa.string()), ("weights", pa.int64())])
 SESSION = re.compile(r"[0-9a-f]{64}\.parquet")
 
 
 class StoredSession(NamedTuple):
-    """A rewarded session: its object and the SHA-256 of that, and when its reward came, in seconds since 1970."""
+    """A rewarded session: when its reward came, in seconds since 1970, the number of its oldest weights, its object and the
+    SHA-256 of that.
+    """
 
     id: str
     group: str
     question: str
     rewarded: float
+    weights: int
     key: str
     digest: str
 
@@ -69,7 +73,7 @@ def stored_sessions(
             name = key.removeprefix(f"{folder}/")
             if key not in known and SESSION.fullmatch(name):
                 try:
-                    known[key] = _read(storage, key, name.removesuffix(".parquet"))
+                    known[key] = _read(storage, key, name.removesuffix(".parquet"), policy.updates)
                 except (DamagedError, ValidationError, ValueError):
                     continue
             if key in known:
@@ -77,34 +81,42 @@ def stored_sessions(
     return sorted(found, key=lambda each: (each.rewarded, each.key))
 
 
-def _read(storage: Storage, key: str, digest: str) -> StoredSession:
+def _read(storage: Storage, key: str, digest: str, weights: int) -> StoredSession:
+    """Read a session. Raises ValueError where it was not answered by the weights below which it lies, and newer ones."""
     (session,) = from_table(storage.read_table(key, digest))
-    return StoredSession(session.id, session.group, session.question, session.started_at + session.seconds, key, digest)
+    if min(int(node.weights_version) for node in session.sampled()) != weights:
+        raise ValueError("it lies below other weights")
+    rewarded = session.started_at + session.seconds
+    return StoredSession(session.id, session.group, session.question, rewarded, weights, key, digest)
 
 
 def complete_groups(sessions: Iterable[StoredSession], used: Collection[str], size: int) -> list[list[StoredSession]]:
     """Return groups of so many sessions that name the same group and are not used, those first that were complete first."""
     waiting, complete = defaultdict[str, list[StoredSession]](list), list[list[StoredSession]]()
+    seen = set(used)
     for session in sessions:
-        if session.id in used:
+        if session.id in seen:
             continue
+        seen.add(session.id)
         waiting[session.group].append(session)
         if len(waiting[session.group]) == size:
             complete.append(waiting.pop(session.group))
     return complete
 
 
-def prompts_of(groups: Iterable[list[StoredSession]], round_: int, environment: str) -> pa.Table:
-    """Return a prompt for each group, whose `reference` names the objects of its sessions."""
+def prompts_of(groups: Iterable[list[StoredSession]], place: str, environment: str) -> pa.Table:
+    """Return a prompt for each group, whose `reference` names its sessions and their objects; `place` is that of the round in its
+    run, for names that are there once.
+    """
     rows = [
         {
-            "id": f"{group[0].group}:{round_}:{number}",
+            "id": f"{group[0].group}:{place}:{number}",
             "question": group[0].question,
             "answers": [],
             "ability": ABILITY,
             "source": ABILITY,
             "rule": OUTCOME,
-            "reference": json.dumps([{"id": each.id, "key": each.key, "digest": each.digest} for each in group]),
+            "reference": json.dumps([{name: getattr(each, name) for name in NAMED} for each in group]),
             "environment": environment,
         }
         for number, group in enumerate(groups)
@@ -115,7 +127,7 @@ def prompts_of(groups: Iterable[list[StoredSession]], round_: int, environment: 
 
 def ids_in(prompts: pa.Table) -> list[str]:
     """Return the ids of the sessions that prompts name."""
-    return [each["id"] for reference in prompts["reference"].to_pylist() for each in json_value(reference)]
+    return [each["id"] for reference in _references(prompts) for each in reference]
 
 
 def as_round(storage: Storage, prompts: pa.Table, layout: RoundLayout, policy: str) -> pa.Table:
@@ -138,17 +150,14 @@ def _as_sample(session: Trajectory, prompt: Mapping[str, str], sample: int) -> T
     return session.model_copy(update=changed)
 
 
-def used_after(before: pa.Table | None, prompts: pa.Table, iteration: int, span: int) -> pa.Table:
-    """Return the sessions that were learned from, with those of these prompts: rows of RETIRED_SCHEMA, of the last `span`
-    iterations.
+def used_after(before: pa.Table | None, prompts: pa.Table, updates: int) -> pa.Table:
+    """Return the sessions that were learned from, with those of these prompts: rows of USED. Those of weights before `updates`
+    are left out, for they cannot come again.
     """
-    rows = [] if before is None else [row for row in before.to_pylist() if row["iteration"] > iteration - span]
-    rows += [{"id": name, "iteration": iteration} for name in ids_in(prompts)]
-    return pa.Table.from_pylist(rows, schema=RETIRED_SCHEMA)
+    rows = [] if before is None else [row for row in before.to_pylist() if row["weights"] >= updates]
+    rows += [{"id": each["id"], "weights": each["weights"]} for reference in _references(prompts) for each in reference]
+    return pa.Table.from_pylist(rows, schema=USED)
 
 
-def span_of(lag: int, patience: int) -> int:
-    """Return after how many iterations no session that was learned from is young enough to come again: each update may follow on
-    as many iterations without one as `patience` allows.
-    """
-    return (lag + 2) * (patience + 1)
+def _references(prompts: pa.Table) -> list[list[dict[str, Any]]]:
+    return [json_value(reference) for reference in prompts["reference"].to_pylist()]

@@ -23,8 +23,10 @@ MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they a
 def format_of(step: Mapping[str, Any]) -> float:
     """Return 1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0.
 
-    A summary is well-formed when it is not empty.
+    A summary is well-formed when it is not empty, the reply to a program whatever it says.
     """
+    if step["kind"] == "reply":
+        return 1.0
     if step["kind"] == "summary":
         return float(not step["malformed"])
     return float(not step["malformed"] and len(step["think"].strip()) > MIN_THINK and len(step["code"].strip()) > MIN_CODE)
@@ -100,6 +102,8 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     """
     as_l0 = settings.compat == "l0"
     steps = row["steps"]
+    if any(step["kind"] == "reply" for step in steps):  # of a program, which is judged by what it did alone
+        settings = settings.model_copy(update={"qa": 1.0, **dict.fromkeys(STEP_FACETS, 0.0)})
     answer = given(row["answer"])
     if as_l0 and row["rule"] == QA:
         qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)

@@ -221,6 +221,7 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None, ranks:
         key=new_key(),
         exposed=joined,
         shared_gpus=shared,
+        stops=config.agent.kind == "program",
     )
 
 

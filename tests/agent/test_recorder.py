@@ -293,10 +293,11 @@ def test_what_other_clients_send_beside_a_conversation_is_taken() -> None:
 
 
 def test_the_model_is_described_as_the_api_says() -> None:
-    def opened(_: web.Request) -> Any:
+    async def unasked(*_: object) -> Any:
         raise NotImplementedError
 
-    answer = asyncio.run(ChatRoutes(opened, "policy").models())
+    answer = asyncio.run(ChatRoutes(unasked, unasked, "policy").models())
+    assert isinstance(answer, web.Response)
     assert json.loads(answer.text or "") == {
         "object": "list", "data": [{"id": "policy", "object": "model", "created": 0, "owned_by": "nbrl"}]
     }  # fmt: skip

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from nbrl.agent.errors import PolicyError
+from nbrl.agent.recorder.chat_api import RequestError
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.conversation import Conversations
@@ -23,7 +24,7 @@ from tests.agent.families import FAMILIES, write_folder
 from tests.agent.test_recorder import Engine, assert_sampled
 
 KEY = "a-key"
-SETTINGS = AgentSettings(max_steps=3, context_tokens=4000, action_tokens=20)
+SETTINGS = AgentSettings(max_steps=3, context_tokens=4000, action_tokens=20, observation_chars=64)
 Ask = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
 
 
@@ -43,10 +44,11 @@ class Lab:
         self.engine.version = "7"
         self.kept: list[tuple[int, Trajectory]] = []
         self.fails: list[Exception] = []
+        self.delay_s, self.port = 0.0, 0
         self.sessions = LiveSessions(lambda name: Recorder(conversations, self.engine, SETTINGS, 0), self._keep)
 
     async def _keep(self, oldest: int, session: Trajectory) -> dict[str, Any]:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.delay_s)
         if self.fails:
             raise self.fails.pop()
         self.kept.append((oldest, session))
@@ -54,7 +56,7 @@ class Lab:
 
     def run(self, test: Callable[[Ask], Awaitable[None]]) -> None:
         async def served() -> None:
-            port = free_port()
+            port = self.port = free_port()
             server = LiveServer(self.sessions, "policy", LiveDoor("127.0.0.1", port, KEY, ""))
             async with server.listening(), aiohttp.ClientSession(f"http://127.0.0.1:{port}", trust_env=False) as client:
 
@@ -140,8 +142,9 @@ def test_a_reward_ends_a_session_once(conversations: Conversations) -> None:
         await ask("/sessions/a/v1/chat/completions", says("x"))
         lab.fails = [StorageError("the disk is full")]
         assert code_of(await ask("/sessions/a/reward", {"reward": 1})) == (503, "storage")
+        assert code_of(await ask("/sessions/a/reward", {"reward": 0})) == (409, "ended")  # it may have been stored
         both = await asyncio.gather(*(ask("/sessions/a/reward", {"reward": 1}) for _ in range(2)))
-        assert sorted(each[0] for each in both) in ([200, 200], [200, 409])
+        assert [each[0] for each in both] == [200, 200]
         assert await ask("/sessions/a/reward", {"reward": 1}) == (200, {"weights": 7})
         assert code_of(await ask("/sessions/a/reward", {"reward": 0})) == (409, "ended")
         assert code_of(await ask("/sessions/a/v1/chat/completions", says("x"))) == (410, "ended")
@@ -176,14 +179,86 @@ def test_a_session_without_an_answer_or_with_a_failed_engine_cannot_be_rewarded(
     lab = Lab(conversations, away)
 
     async def test(ask: Ask) -> None:
-        assert (await ask("/sessions/a/v1/chat/completions", b"{"))[0] == 400
-        assert code_of(await ask("/sessions/a/reward", {"reward": 1})) == (409, "empty")
+        for body in (b"{", {"messages": []}, says("x" * 600_000)):
+            assert (await ask("/sessions/a/v1/chat/completions", body))[0] == 400
+        assert len(lab.sessions) == 0
         assert (await ask("/sessions/a/v1/chat/completions", says("x")))[0] == 503
         assert code_of(await ask("/sessions/a/reward", {"reward": 1})) == (503, "engine")
         assert code_of(await ask("/sessions/a/reward", {"reward": 1})) == (404, "no_session")
 
     lab.run(test)
     assert lab.kept == []
+
+
+def test_what_is_too_old_ends_its_session(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+
+    async def test(ask: Ask) -> None:
+        await ask("/sessions/a/v1/chat/completions", says("x"))
+        lab.fails = [RequestError("older", "too_old", 409)]
+        for _ in range(2):
+            assert code_of(await ask("/sessions/a/reward", {"reward": 1})) == (409, "too_old")
+
+    lab.run(test)
+    assert (len(lab.sessions), lab.kept) == (0, [])
+
+
+def test_a_reward_whose_client_has_gone_is_stored_once(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+    lab.delay_s = 0.3
+
+    async def test(ask: Ask) -> None:
+        await ask("/sessions/a/v1/chat/completions", says("x"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ask("/sessions/a/reward", {"reward": 1}), 0.1)
+        assert code_of(await ask("/sessions/a/v1/chat/completions", says("more"))) == (410, "ended")
+        assert (await ask("/sessions/a/reward", {"reward": 1}))[0] == 200
+
+    lab.run(test)
+    assert len(lab.kept) == 1
+
+
+def test_groups_without_a_name_are_of_one_first_request(conversations: Conversations) -> None:
+    lab, long = Lab(conversations), "x " * 200
+    firsts = [says("a"), says("b", "yes", "c"), says("d", "yes", "c"), says(f"{long}a{long}"), says(f"{long}b{long}"), says("a")]
+
+    async def test(ask: Ask) -> None:
+        for number, first in enumerate(firsts):
+            await ask(f"/sessions/s{number}/v1/chat/completions", first)
+            await ask(f"/sessions/s{number}/reward", {"reward": 1})
+
+    lab.run(test)
+    groups = [session.group for _, session in lab.kept]
+    assert groups[0] == groups[5]
+    assert len(set(groups)) == 5
+
+
+def test_a_body_that_does_not_come_holds_up_no_new_weights(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+
+    async def test(ask: Ask) -> None:
+        await ask("/sessions/a/v1/chat/completions", says("x"))
+        _, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+        head = f"POST /sessions/b/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        head += "Content-Length: 90\r\n\r\n{"
+        writer.write(head.encode())
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(changed(lab, [], 0.1), 5)
+        assert (await ask("/sessions/a/v1/chat/completions", says("x")))[0] == 200
+        writer.close()
+
+    lab.run(test)
+
+
+def test_a_packed_body_is_not_unpacked(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+
+    async def test(ask: Ask) -> None:
+        status, _ = await ask("/sessions/a/v1/chat/completions", b"x", **{"Content-Encoding": "gzip"})
+        assert status == 415
+
+    lab.run(test)
 
 
 def test_too_many_open_sessions_are_refused_and_forgotten_ones_give_their_place(
@@ -199,7 +274,7 @@ def test_too_many_open_sessions_are_refused_and_forgotten_ones_give_their_place(
         assert (await ask("/sessions/d/v1/chat/completions", says("x")))[0] == 200
 
     lab.run(test)
-    assert len(lab.sessions) == 1
+    assert len(lab.sessions) == 3
 
 
 def test_weights_change_between_requests_and_new_sessions_wait_for_open_ones(conversations: Conversations) -> None:

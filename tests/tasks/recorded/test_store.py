@@ -15,7 +15,7 @@ from nbrl.tasks.errors import BrokenInvariantError, ConfigError, RunError
 from nbrl.tasks.nodes import recorded
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.rollout import rollout
-from nbrl.tasks.recorded.store import StoredSession, complete_groups, keep, policies_since, stored_sessions
+from nbrl.tasks.recorded.store import StoredSession, complete_groups, keep, policies_since, stored_sessions, used_after
 from nbrl.tasks.runs.check_recorded import check_recorded
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
@@ -65,9 +65,14 @@ def test_a_round_is_the_first_complete_groups_and_no_session_comes_twice(made: S
     kept(made.storage, run, *(session(f"s{n}", group, float(n), reward_=n / 10) for n, group in enumerate(groups)))
     prompts = sampled(made)
     table = made.read(prompts)
-    assert table["group"].to_pylist() == ["g:0:0", "h:0:1"]
+    assert table["group"].to_pylist() == ["g:1:1:0", "h:1:1:1"]
     index = asyncio.run(rollout.alone(made, FIRST, prompts, 0))
-    assert made.storage.read_index(index.path, index.digest)["id"].to_pylist() == ["g:0:0-0", "g:0:0-1", "h:0:1-0", "h:0:1-1"]
+    assert made.storage.read_index(index.path, index.digest)["id"].to_pylist() == [
+        "g:1:1:0-0",
+        "g:1:1:0-1",
+        "h:1:1:1-0",
+        "h:1:1:1-1",
+    ]
     (part,) = index.parts
     assert {each.environment for each in from_table(made.storage.read_table(part))} == {"live"}
     scored = made.read(asyncio.run(reward.alone(made, FIRST, prompts, index, 0)))
@@ -75,7 +80,7 @@ def test_a_round_is_the_first_complete_groups_and_no_session_comes_twice(made: S
     used = asyncio.run(recorded.retire.alone(made, FIRST, None, prompts, 0))
     assert made.read(used)["id"].to_pylist() == ["s0", "s2", "s1", "s4"]
     second = sampled(made, 1, used)
-    assert made.read(second)["group"].to_pylist() == ["g:1:0", "i:1:1"]
+    assert made.read(second)["group"].to_pylist() == ["g:1:2:0", "i:1:2:1"]
 
 
 def test_a_batch_waits_for_its_sessions_and_says_what_is_missing(
@@ -110,10 +115,24 @@ def test_sessions_of_older_weights_are_not_taken(made: Services, run: Run) -> No
     assert policies_since(made.storage, run, 0) == [Weights(digest="p0")]
 
 
-def test_a_session_that_lies_about_its_weights_ends_the_run(made: Services, run: Run) -> None:
-    kept(made.storage, run, *(session(f"s{n}", f"g{n // 2}", float(n), "0" if n else "-1") for n in range(4)))
-    with pytest.raises(BrokenInvariantError, match="answered by weights '-1'"):
-        asyncio.run(rollout.alone(made, FIRST, sampled(made), 0))
+@pytest.mark.parametrize("version", ["-1", "1", "abc", "", "1.5"])
+def test_a_session_that_lies_below_other_weights_is_as_if_it_were_not_there(made: Services, run: Run, version: str) -> None:
+    kept(made.storage, run, session("liar", "g", 0.0, version), session("s", "g", 1.0))
+    assert [each.id for each in stored_sessions(made.storage, run, [Weights(digest="p0")], {})] == ["s"]
+
+
+def test_a_batch_of_older_weights_ends_the_run(made: Services, run: Run) -> None:
+    kept(made.storage, run, *(session(f"s{n}", f"g{n // 2}", float(n)) for n in range(4)))
+    later = FIRST.model_copy(update={"weights": Weights(updates=1, checkpoint="c", digest="w1")})
+    with pytest.raises(BrokenInvariantError, match="answered by weights '0', and this batch begins with 1"):
+        asyncio.run(rollout.alone(made, later, sampled(made), 0))
+
+
+def test_sessions_that_cannot_come_again_are_forgotten(made: Services, run: Run) -> None:
+    kept(made.storage, run, *(session(f"s{n}", f"g{n // 2}", float(n)) for n in range(4)))
+    used = asyncio.run(recorded.retire.alone(made, FIRST, None, sampled(made), 0))
+    assert len(made.read(used)) == 4
+    assert len(used_after(made.read(used), made.read(sampled(made)).slice(0, 0), 1)) == 0
 
 
 def test_damaged_and_strange_objects_are_as_if_they_were_not_there(made: Services, run: Run) -> None:
@@ -140,8 +159,8 @@ names = st.lists(st.sampled_from("abc"), max_size=30)
 
 @given(groups=names, used=st.sets(st.integers(0, 29)), size=st.integers(1, 4))
 def test_groups_are_whole_of_one_name_and_of_unused_sessions(groups: list[str], used: set[int], size: int) -> None:
-    sessions = [StoredSession(str(number), group, "", float(number), "", "") for number, group in enumerate(groups)]
-    complete = complete_groups(sessions, {str(each) for each in used}, size)
+    sessions = [StoredSession(str(number), group, "", float(number), 0, "", "") for number, group in enumerate(groups)]
+    complete = complete_groups([*sessions, *sessions], {str(each) for each in used}, size)  # each is there twice
     ids = [each.id for group in complete for each in group]
     assert len(ids) == len(set(ids))
     assert not {int(each) for each in ids} & used
