@@ -37,6 +37,7 @@ from nbrl.agent.tokens.rendering import rendering
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Toolbox
 from nbrl.infra.engine import server as engine_server
+from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.settings import EngineSettings, headers
 
 TINY = Path(__file__).resolve().parents[1] / "infra/policies/tiny"
@@ -109,12 +110,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     arguments = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    made = engine_server.command
-    # Its chat endpoint needs the tokenizer, which ours never load.
-    engine_server.command = lambda *given: [part for part in made(*given) if part != "--skip-tokenizer-init"]
     with tempfile.TemporaryDirectory() as logs, rendering():
         settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
-        (engine,) = engine_server.wait([engine_server.launch(settings, TINY, Path(logs))])
+        (engine,) = engine_server.wait([engine_server.launch(settings, TINY, Path(logs), door=Door(stops=True))])
         try:
             asyncio.run(measured(arguments, engine))
         finally:

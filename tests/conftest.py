@@ -12,10 +12,9 @@ from hypothesis import HealthCheck
 from hypothesis import settings as profiles
 from xdist.scheduler import LoadScopeScheduling
 
-import nbrl.infra.engine.server
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.tokens.rendering import render, rendering
-from nbrl.infra.engine.command import command
+from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from tests.budget import TIERS
@@ -131,16 +130,10 @@ def pytest_runtestloop() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    """A server of the shipped policy, whose weights stay. Ours never load a tokenizer; this one does, for its chat API."""
+    """A server of the shipped policy, whose weights stay, as programs have it: it loads a tokenizer, and has a chat API."""
     tiny = Path(__file__).parents[1] / "infra/policies/tiny"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            nbrl.infra.engine.server,
-            "command",
-            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
-        )
-        settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
-        (server,) = wait([launch(settings, tiny, tmp_path_factory.mktemp("logs"))])
+    settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
+    (server,) = wait([launch(settings, tiny, tmp_path_factory.mktemp("logs"), door=Door(stops=True))])
     yield server
     server.stop()
 

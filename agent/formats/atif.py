@@ -16,7 +16,7 @@ def atif(trajectory: Trajectory, model: str, version: str, facts: dict[str, Any]
     clock = trajectory.started_at
     steps = [{"source": "user", "message": trajectory.question, "timestamp": _time(clock)}]
     for number, step in enumerate(trajectory.steps):
-        if step.kind == "reply" and step.observation != f"user: {trajectory.question}":
+        if step.kind == "reply" and step.observation not in (trajectory.question, f"user: {trajectory.question}"):
             steps.append({"source": "user", "message": step.observation, "timestamp": _time(clock)})
         clock += step.policy_seconds
         steps.append(_agent_step(number, step, clock, sampled.get(number)))

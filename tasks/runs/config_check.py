@@ -18,11 +18,13 @@ from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_SESSIONS
+from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.check_recorded import check_recorded
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
 
 Purpose = Literal["train", "evaluate", "evaluate a server"]
+OF_NOTEBOOKS = ("qa", "format", "execution", "length", "compat")  # settings of the reward
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least
 # By rules that need more than this package: the module, the package that has it, and the extra that brings it.
 PACKAGES = {"math": ("math_verify", "math-verify", "math"), GYM: ("reasoning_gym", "reasoning-gym", "gym")}
@@ -111,6 +113,10 @@ def _check_program(config: RunConfig, purpose: Purpose) -> None:
         raise ConfigError(
             "agent.kind is program, whose requests are answered by a policy of our own engines; leave --endpoint out, or set "
             "agent.kind to notebook"
+        )
+    if idle := [name for name in OF_NOTEBOOKS if getattr(config.reward, name) != RewardSettings.model_fields[name].default]:
+        raise ConfigError(
+            f"reward.{idle[0]} has no effect with agent.kind program, which earns what its answer does; leave it out"
         )
     if agent.folder is not None and not Path(agent.folder).is_dir():
         raise ConfigError(f"agent.folder {agent.folder} is no folder; name the one that the program is in")

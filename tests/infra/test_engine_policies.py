@@ -49,3 +49,18 @@ def test_ids_and_chat_lead_to_the_same_action(tiny_engine: EngineServer) -> None
     assert said.text == tokenizer.decode(first.token_ids)
     assert said.text.startswith("<think>")
     assert set(said.token_ids) == {UNKNOWN}
+
+
+def test_a_text_that_ends_an_answer_is_found_among_the_tokens(tiny_engine: EngineServer) -> None:
+    tokenizer = ChatTokenizer.load(TINY)
+    ids = [token for turn in TURNS for token in tokenizer.message(turn.role, turn.text)] + tokenizer.generation_prompt()
+
+    async def ask() -> Generation:
+        async with engine_session(60, headers(tiny_engine.key)) as session:
+            policy = SglangPolicy(session, tiny_engine.url, tokenizer.stop_ids, GREEDY)
+            return await policy.generate(Prompt([ids], TURNS, ("</think>",)), ROOM, 0)
+
+    stopped = asyncio.run(ask())
+    assert stopped.finish == "stop"
+    assert tokenizer.decode(stopped.token_ids).endswith("</think>")
+    assert len(stopped.logprobs) == len(stopped.token_ids)

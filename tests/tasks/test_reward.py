@@ -162,3 +162,12 @@ def test_too_many_answers_without_a_score_are_told_with_what_continues_a_run_and
         RewardError, match=r"continue the run by `nbrl resume` or the evaluation by the same command, or begin another"
     ):
         check_unscored(["away", "away"], 5)
+
+
+@pytest.mark.parametrize("said", ["", "Paris", "It is Paris, I think."])
+def test_replies_to_a_program_earn_what_its_answer_does_and_nothing_for_their_form(said: str) -> None:
+    replies = [{**step(think="a thought that is long enough", code=said), "kind": "reply", "cell_status": "none"}] * 2
+    scored = score(row("Keldra", ["Keldra"], replies), RewardSettings())
+    assert (scored["step_rewards"], scored["total"], scored["format"]) == ([0.0, 1.0], 1.0, 1.0)
+    posted = {"outcome": '{"success": false, "reward": 0.25, "metrics": {}}', "rule": "outcome"}
+    assert score(row(None, [], replies) | posted, RewardSettings())["total"] == 0.25
