@@ -115,9 +115,7 @@ def _check_program(config: RunConfig, purpose: Purpose) -> None:
             "agent.kind to notebook"
         )
     if idle := [name for name in OF_NOTEBOOKS if getattr(config.reward, name) != RewardSettings.model_fields[name].default]:
-        raise ConfigError(
-            f"reward.{idle[0]} has no effect with agent.kind program, which earns what its answer does; leave it out"
-        )
+        raise ConfigError(f"reward.{idle[0]} has no effect with agent.kind program, which earns by its answer; leave it out")
     if agent.folder is not None and not Path(agent.folder).is_dir():
         raise ConfigError(f"agent.folder {agent.folder} is no folder; name the one that the program is in")
 
