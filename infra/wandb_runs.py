@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 
 from nbrl.infra.closed import ClosedModel, acts_if
 from nbrl.infra.errors import ServerError
+from nbrl.infra.parse import json_value
 from nbrl.infra.process.child import kept
 
 ANSWER_S = 10.0  # for the metrics of a step, which are only queued
@@ -133,7 +134,7 @@ class WandbRuns:
         except OSError as fault:
             error = f"its process has ended: {fault.strerror}"
         else:
-            error = json.loads(answer)["error"] if answer else "its process has ended"
+            error = json_value(answer)["error"] if answer else "its process has ended"
         if error:
             self._stop()
             raise ServerError(error)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra.errors import DamagedError
+from nbrl.infra.parse import json_value
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.layout.stages import RoundLayout
@@ -114,7 +115,7 @@ def prompts_of(groups: Iterable[list[StoredSession]], round_: int, environment: 
 
 def ids_in(prompts: pa.Table) -> list[str]:
     """Return the ids of the sessions that prompts name."""
-    return [each["id"] for reference in prompts["reference"].to_pylist() for each in json.loads(reference)]
+    return [each["id"] for reference in prompts["reference"].to_pylist() for each in json_value(reference)]
 
 
 def as_round(storage: Storage, prompts: pa.Table, layout: RoundLayout, policy: str) -> pa.Table:
@@ -125,7 +126,7 @@ def as_round(storage: Storage, prompts: pa.Table, layout: RoundLayout, policy: s
     made = [
         _as_sample(from_table(storage.read_table(each["key"], each["digest"]))[0], prompt, sample)
         for prompt in prompts.select(["group", "reference", "environment"]).to_pylist()
-        for sample, each in enumerate(json.loads(prompt["reference"]))
+        for sample, each in enumerate(json_value(prompt["reference"]))
     ]
     table = pa.concat_tables([storable(each) for each in made])
     return index_of(made, *write(storage, layout.chunks(policy), table))

@@ -166,6 +166,8 @@ class Runner:
 
     async def said(self) -> list[str]:
         """Return all sentences so far: about the start, and about what programs cost."""
+        if self._number == 0 and self._live is not None and (price := self._live.episodes.price()):  # of all runners one says it
+            self._said.append(price)
         return list(self._said)
 
     async def stop(self) -> None:
@@ -201,8 +203,6 @@ class Runner:
                     given = await self._queue.take(name, self._number, self._life, slots.free)
             finally:  # where one raised, or others finished the round, there is nothing to run for
                 await slots.drop()
-        if self._number == 0 and (price := self._now().episodes.price()):  # of all runners one says it
-            self._said.append(price)
 
     async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], slots: RowSlots, chunks: Chunks) -> None:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from nbrl.infra.parse import json_value
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.infra.tracking_traces import Dataset
@@ -64,7 +65,7 @@ def parameters(config: RunConfig) -> dict[str, object]:
     found = chosen(config) | {key: value for key in KEYS if (value := _at(tree, key)) is not None}
     for name, environment in config.environments.items():
         found |= {f"environments.{name}.kind": environment.kind, f"environments.{name}.weight": environment.weight}
-    return {key: json.loads(without_passwords(json.dumps(value, ensure_ascii=False))) for key, value in found.items()}
+    return {key: json_value(without_passwords(json.dumps(value, ensure_ascii=False))) for key, value in found.items()}
 
 
 def _at(tree: Mapping[str, Any], key: str) -> object:

@@ -18,6 +18,7 @@ ALONE = {
     "infra/own_code.py",
     "infra/own_ray/setup_worker.py",
     "infra/engine/environment/equality.py",
+    "infra/wandb_process.py",
     "tasks/reward/rules/scorer.py",
     "tasks/reward/rules/code/answer_side.py",
     "tasks/reward/rules/code/tests_side.py",
