@@ -1,7 +1,7 @@
 """The recorded beginning of a trajectory, played again in a clean kernel so that another policy call can go on from there.
 
-Its actions are the recorded ids, its tools give the recorded answers, and each prompt, output and notepad must be the recorded one:
-then the state is believed to be that of the trajectory, and a branch begins.
+Its actions are the recorded ids and its tools give the recorded answers. Each prompt, output and notepad must be the recorded
+one: then the state is believed to be that of the trajectory, and a branch begins.
 """
 
 import json
@@ -54,7 +54,7 @@ class Trunk:
         return self._played >= self._steps
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
-        """Return the recorded action, or that of the policy once the trunk is over. Raises AgentError where it cannot be played."""
+        """Return the recorded action, and after the trunk that of the policy. Raises AgentError where it cannot be played."""
         if self._fault:
             raise AgentError(f"the branch is not made: {self._fault}")
         if self.over:
@@ -73,16 +73,12 @@ class Trunk:
 
     def observed(self, index: int, step: Step) -> None:
         """Compare a step that was played with the recorded one."""
-        if not self.over:
-            recorded = self._recorded.steps[index]
-            if _seen(step) != _seen(recorded):
-                self._fault = f"step {index + 1} has another output or notepad than it had"
-            self._played = index + 1
-        else:
-            self._played = index + 1
+        if not self.over and _seen(step) != _seen(self._recorded.steps[index]):
+            self.differs(f"step {index + 1} has another output or notepad than it had")
+        self._played = index + 1
 
     def play_tools(self, toolbox: Toolbox, stateful: Collection[str]) -> None:
-        """Let tools give the recorded answers until the trunk is over; those that are `stateful` are called, and must give them."""
+        """Let tools give the recorded answers until the trunk is over; `stateful` ones are called, and must give them."""
         cut = self._recorded.model_copy(update={"steps": self._recorded.steps[: self._steps]})
         recorded = Replay([cut], toolbox.tools.values()).tools
         for name, tool in list(toolbox.tools.items()):

@@ -43,6 +43,10 @@ class CollectedBatch(NamedTuple):
     skipped: str
 
     @property
+    def sampling_s(self) -> float:
+        return seconds_of(self.prompts, [*self.trunks, *self.trajectories])
+
+    @property
     def artifacts(self) -> list[Artifact]:
         return [*self.prompts, *self.trunks, *self.trajectories, *self.rewards, *self.selections, *self.retirements]
 
@@ -122,9 +126,7 @@ async def iterate(services: Services, scope: Scope, start: Position) -> Record:
     """Run one iteration as a DAG, without a lag: sample → rollout → reward → select → advantage → update → publish → record."""
     started = time.monotonic()
     batch = await collect.fn(services, scope, start)
-    return await learn.fn(
-        services, scope, batch, Timing(started, seconds_of(batch.prompts, [*batch.trunks, *batch.trajectories]))
-    )
+    return await learn.fn(services, scope, batch, Timing(started, batch.sampling_s))
 
 
 class Pipeline:

@@ -178,8 +178,8 @@ def over_branches(
             for (start, before), (end, after) in zip(states, ends, strict=True):
                 advantages[number][start:end] = sum(step_rewards[number][start:end]) + after - before
             for step, baseline in states[1:]:
-                for branch in branches[names[number]][step]:
-                    advantages[branch][step:] = from_step(branch, step) - baseline
+                for each in branches[names[number]][step]:
+                    advantages[each][step:] = from_step(each, step) - baseline
     own_steps = [array[own_steps_from(name) :] for array, name in zip(advantages, names, strict=True)]
     whitened = whiten(own_steps)
     return [np.concatenate([np.zeros(len(a) - len(w)), w]) for a, w in zip(advantages, whitened, strict=True)]

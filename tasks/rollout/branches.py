@@ -28,11 +28,14 @@ class BranchPoint(NamedTuple):
 
 
 def candidates(block: pa.Table, storage: Storage, settings: BranchSettings) -> pa.Table:
-    """Return the steps at which trajectories can be branched, and scores of them, the highest first to be chosen: rows of SCHEMA
-    for rows of a round's index. Ray Data maps this function.
-    """
+    """Return `candidates_of` the trajectories of rows of a round's index; Ray Data maps this function."""
+    return candidates_of(from_table(joined(block, storage.read_table)), settings)
+
+
+def candidates_of(trajectories: Iterable[Trajectory], settings: BranchSettings) -> pa.Table:
+    """Return rows of SCHEMA: the steps at which trajectories can be branched, and scores, of which the highest are chosen."""
     rows = []
-    for trajectory in from_table(joined(block, storage.read_table)):
+    for trajectory in trajectories:
         scores = _scores(trajectory, settings)
         rows.append({"id": trajectory.id, "group": trajectory.group, "steps": list(scores), "scores": list(scores.values())})
     return pa.Table.from_pylist(rows, schema=SCHEMA)

@@ -36,8 +36,8 @@ class BranchSettings(ClosedModel):
 
     at: Literal["uniform", "entropy", "last_error"] = Field(
         "uniform",
-        description="steps that are taken up again: uniform: any; entropy: those whose actions were the least likely; last_error: "
-        "those whose cell was the last of their trajectory to fail",
+        description="steps that are taken up again: uniform: any; entropy: those whose actions were the least likely; "
+        "last_error: those whose cell was the last of their trajectory to fail",
     )
     points: int = Field(2, ge=1, le=64, description="steps of a group that are taken up again")
     width: int = Field(3, ge=1, le=64, description="continuations of each")
