@@ -143,7 +143,7 @@ def over_branches(
     and get none. Where nothing is branched this is reinforce_pp_baseline.
 
     With `deep`, the return of a trajectory that was branched counts as the rewards until its next branched state and the value of
-    that: every branch below a state tells of its value.
+    that: all branches below a state count for its value.
     """
     branches: dict[str, dict[int, list[int]]] = {}  # by the origin and the step: places of the branches
     place = {name: number for number, name in enumerate(names)}

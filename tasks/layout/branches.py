@@ -6,8 +6,8 @@ from typing import NamedTuple
 NAME = re.compile(r"(.+-\d+)-b(\d+)\.(\d+)")  # no other trajectory is named so: their names end with a dash and a number
 
 
-class Branch(NamedTuple):
-    """The `number`-th continuation of the trajectory `origin` from step `step` on; the steps before it are the origin's."""
+class BranchName(NamedTuple):
+    """The name of the `number`-th continuation of the trajectory `origin` from step `step` on; the steps before it are the origin's."""
 
     origin: str
     step: int
@@ -18,10 +18,10 @@ class Branch(NamedTuple):
         return f"{self.origin}-b{self.step}.{self.number}"
 
 
-def branch_of(trajectory: str) -> Branch | None:
+def branch_of(trajectory: str) -> BranchName | None:
     """Return what the name of a trajectory says, if it is a branch."""
     found = NAME.fullmatch(trajectory)
-    return Branch(found[1], int(found[2]), int(found[3])) if found else None
+    return BranchName(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def own_steps_from(trajectory: str) -> int:

@@ -10,7 +10,7 @@ from nbrl.agent.trajectory import Status, Trajectory, from_table
 from nbrl.agent.trunk import playable
 from nbrl.infra.parts import DIGEST, PART, ROW, joined
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.branches import Branch
+from nbrl.tasks.layout.branches import BranchName
 from nbrl.tasks.rollout.settings import BranchSettings
 from nbrl.tasks.seeds import derive_seed
 
@@ -90,7 +90,7 @@ def branch_rows(
     for point in points:
         place = {name: lies[point.trajectory][name] for name in (PART, DIGEST, ROW)}
         for number in range(settings.width):
-            branch = Branch(point.trajectory, point.step, number)
+            branch = BranchName(point.trajectory, point.step, number)
             trunk = {**place, "steps": point.step, "seed": derive_seed(seed, branch.id)}
             made.append({**by_id[point.trajectory], "id": branch.id, "sample": samples[point.group], "trunk": trunk})
             samples[point.group] += 1

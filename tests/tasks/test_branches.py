@@ -13,7 +13,7 @@ from nbrl.agent.trajectory import Node, Status, Step, ToolCall, Trajectory
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.tasks.advantage.estimate import over_branches, reinforce_pp_baseline, whiten
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.branches import Branch, branch_of, own_steps_from
+from nbrl.tasks.layout.branches import BranchName, branch_of, own_steps_from
 from nbrl.tasks.nodes.update import advantage_table
 from nbrl.tasks.rollout.branches import branch_rows, candidates_of, chosen
 from nbrl.tasks.rollout.settings import BranchSettings
@@ -48,7 +48,7 @@ def found(settings: BranchSettings, *trajectories: Trajectory) -> dict[str, list
 )
 def test_the_name_of_a_branch_says_what_it_continues_and_no_other_name_does(name: str, step: int, number: int) -> None:
     assert branch_of(name) is None
-    branch = Branch(name, step, number)
+    branch = BranchName(name, step, number)
     assert branch_of(branch.id) == branch
     assert (own_steps_from(branch.id), own_steps_from(name)) == (step, 0)
 
