@@ -7,7 +7,7 @@ NAME = re.compile(r"(.+-\d+)-b(\d+)\.(\d+)")  # no other trajectory is named so:
 
 
 class BranchName(NamedTuple):
-    """The name of the `number`-th continuation of the trajectory `origin` from step `step` on; the steps before it are the origin's."""
+    """The name of the `number`-th continuation of the trajectory `origin` from its step `step` on, with its steps before."""
 
     origin: str
     step: int
