@@ -71,7 +71,7 @@ MEASURED = ("rollout/trajectories", "branch/made", "branch/not_made", "update/un
 
 
 def _success(path: Path) -> float:
-    found = json.loads(path.read_text())["artifact"]["metrics"]["success"]["value"]
+    found = json.loads(path.read_text())["artifact"]["metrics"]["success"][0]
     return float(found)
 
 
