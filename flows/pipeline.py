@@ -10,6 +10,7 @@ from prefect import flow
 
 from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.nodes import recorded
+from nbrl.tasks.nodes.branch import branch
 from nbrl.tasks.nodes.publish import publish, published_mismatch
 from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.reward import reward
@@ -32,6 +33,7 @@ class CollectedBatch(NamedTuple):
     """
 
     prompts: list[Artifact]
+    trunks: list[Artifact]  # of a run that branches trajectories: those before
     trajectories: list[Artifact]
     rewards: list[Artifact]
     selections: list[Artifact]
@@ -41,8 +43,12 @@ class CollectedBatch(NamedTuple):
     skipped: str
 
     @property
+    def sampling_s(self) -> float:
+        return seconds_of(self.prompts, [*self.trunks, *self.trajectories])
+
+    @property
     def artifacts(self) -> list[Artifact]:
-        return [*self.prompts, *self.trajectories, *self.rewards, *self.selections, *self.retirements]
+        return [*self.prompts, *self.trunks, *self.trajectories, *self.rewards, *self.selections, *self.retirements]
 
 
 @flow(name="collect", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, rollouts", persist_result=False)
@@ -50,7 +56,7 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
     """Fill the batch of an iteration, whose prompts begin at `start`, sampled from the weights of `scope`."""
     config, (cursor, retired) = services.config, start
     prompts, trajectories, rewards, selections = list[Artifact](), list[Artifact](), list[Artifact](), list[Artifact]()
-    retirements = list[Artifact]()
+    retirements, trunks = list[Artifact](), list[Artifact]()
     missing = config.rollout.prompts  # groups
     for round_ in range(config.select.max_rounds):
         if config.recorded is None:
@@ -58,6 +64,9 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
         else:
             prompts.append(await recorded.sample(services, scope, round_, retired))
         trajectories.append(await rollout(services, scope, prompts[-1], round_))
+        if config.rollout.branch is not None:
+            trunks.append(trajectories.pop())
+            trajectories.append(await branch(services, scope, prompts[-1], trunks[-1], round_))
         rewards.append(await reward(services, scope, prompts[-1], trajectories[-1], round_))
         selections.append(await select(services, scope, rewards[-1], missing, round_))
         if config.select.retire_at is not None:
@@ -72,7 +81,7 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
             break
     skipped = no_signal([selection.values for selection in selections]) if missing == config.rollout.prompts else ""
     return CollectedBatch(
-        prompts, trajectories, rewards, selections, retirements, scope.updates, Position(cursor, retired), skipped
+        prompts, trunks, trajectories, rewards, selections, retirements, scope.updates, Position(cursor, retired), skipped
     )
 
 
@@ -117,7 +126,7 @@ async def iterate(services: Services, scope: Scope, start: Position) -> Record:
     """Run one iteration as a DAG, without a lag: sample → rollout → reward → select → advantage → update → publish → record."""
     started = time.monotonic()
     batch = await collect.fn(services, scope, start)
-    return await learn.fn(services, scope, batch, Timing(started, seconds_of(batch.prompts, batch.trajectories)))
+    return await learn.fn(services, scope, batch, Timing(started, batch.sampling_s))
 
 
 class Pipeline:

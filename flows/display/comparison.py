@@ -11,7 +11,7 @@ from nbrl.tasks.comparison.figures import Pair
 from nbrl.tasks.comparison.scored import HeldOutScore, Scored
 from nbrl.tasks.evaluation.statistics import about_intervals
 
-NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
+NODES = ("sample", "rollout", "branch", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
 SHOWN = 40  # characters of a setting's value
 
 

@@ -16,7 +16,7 @@ from nbrl.flows.upkeep import end_orphans, label
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, Summary
 
-NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record")
+NODES = ("sample", "rollout", "branch", "reward", "select", "advantage", "update", "publish", "record")
 BARS = "▁▂▃▄▅▆▇█"
 LOOK_S = 1.0
 NEWEST = 100  # iterations in the table

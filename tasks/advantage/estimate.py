@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.settings import OVER_BRANCHES, AdvantageSettings
+from nbrl.tasks.layout.branches import branch_of, own_steps_from
 
 ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
 REWARDS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("reward", pa.float64())])
@@ -131,6 +132,59 @@ def max_rl(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> li
     return within_groups(step_rewards, groups, score)
 
 
+def over_branches(
+    step_rewards: Sequence[Sequence[float]], groups: Sequence[str], names: Sequence[str], deep: bool
+) -> list[np.ndarray]:
+    """Compute advantages between branched states, whitened over the batch: A = whiten(Σ_{t=k}^{l-1} r_t + V(s_l) − V(s_k)).
+
+    V of a state is the mean of the returns from there: of the group's own trajectories at the beginning, of a trajectory and its
+    branches where they leave it, 0 at the end (VinePPO, arXiv 2410.01679, equations 5 and 6, over the steps between two branched
+    states as in SPO, arXiv 2505.23564). Every step from s_k to s_l has that advantage; the steps before a branch are not its own
+    and get none. Where nothing is branched this is reinforce_pp_baseline.
+
+    With `deep`, the return of a trajectory that was branched counts as the rewards until its next branched state and the value of
+    that: all branches below a state count for its value.
+    """
+    branches: dict[str, dict[int, list[int]]] = {}  # by the origin and the step: places of the branches
+    place = {name: number for number, name in enumerate(names)}
+    roots: dict[str, list[int]] = {}
+    for number, (name, group) in enumerate(zip(names, groups, strict=True)):
+        branch = branch_of(name)
+        if branch is None:
+            roots.setdefault(group, []).append(number)
+        elif branch.origin in place:
+            branches.setdefault(branch.origin, {}).setdefault(branch.step, []).append(number)
+    returns = [discounted_returns(rewards, 1.0) for rewards in step_rewards]
+
+    def from_step(number: int, step: int) -> float:
+        return float(returns[number][step]) if step < len(returns[number]) else 0.0
+
+    def value(number: int, step: int) -> float:
+        """Return the mean return of a trajectory and its branches from a step on."""
+        through = [from_step(each, step) for each in branches[names[number]][step]]
+        return float(np.mean([own(number, step) if deep else from_step(number, step), *through]))
+
+    def own(number: int, step: int) -> float:
+        """Return the rewards from a step until the next branched state, and its value; all rewards where there is none."""
+        later = min((each for each in branches.get(names[number], ()) if each > step), default=None)
+        return from_step(number, step) if later is None else sum(step_rewards[number][step:later]) + value(number, later)
+
+    advantages = [np.zeros(len(rewards)) for rewards in step_rewards]
+    for members in roots.values():
+        first = float(np.mean([own(each, 0) if deep else from_step(each, 0) for each in members]))
+        for number in members:
+            states = [(0, first), *((step, value(number, step)) for step in sorted(branches.get(names[number], ())))]
+            ends = [*states[1:], (len(step_rewards[number]), 0.0)]
+            for (start, before), (end, after) in zip(states, ends, strict=True):
+                advantages[number][start:end] = sum(step_rewards[number][start:end]) + after - before
+            for step, baseline in states[1:]:
+                for each in branches[names[number]][step]:
+                    advantages[each][step:] = from_step(each, step) - baseline
+    own_steps = [array[own_steps_from(name) :] for array, name in zip(advantages, names, strict=True)]
+    whitened = whiten(own_steps)
+    return [np.concatenate([np.zeros(len(a) - len(w)), w]) for a, w in zip(advantages, whitened, strict=True)]
+
+
 GROUPED = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
@@ -140,10 +194,16 @@ GROUPED = {
 }
 
 
-def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings) -> list[np.ndarray]:
-    """Return one array of [steps] per trajectory, at least one of which has a step. For the estimators without a critic."""
+def estimate(
+    step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings, names: Sequence[str] = ()
+) -> list[np.ndarray]:
+    """Return one array of [steps] per trajectory, at least one of which has a step. For the estimators without a critic; `names`
+    are those of the trajectories, for estimators over branches.
+    """
     if settings.estimator == "reinforce_pp":
         return reinforce_pp(step_rewards, settings.gamma)
+    if settings.estimator in OVER_BRANCHES:
+        return over_branches(step_rewards, groups, names, deep=settings.estimator == "tree")
     return GROUPED[settings.estimator](step_rewards, groups)
 
 

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from nbrl.infra.closed import FiniteModel, acts_if
 
-GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl")
+OVER_BRANCHES = ("vine", "tree")
+GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl", *OVER_BRANCHES)
 OVER_TOKENS = ("bilevel_gae", "bilevel_reinforce_pp")
 WITH_CRITIC = ("gae", *OVER_TOKENS)
 _OVER_TOKENS = acts_if("estimator", *OVER_TOKENS)
@@ -24,6 +25,8 @@ class AdvantageSettings(FiniteModel):
         "dr_grpo",
         "rloo",
         "max_rl",
+        "vine",
+        "tree",
         "gae",
         "bilevel_gae",
         "bilevel_reinforce_pp",

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
@@ -25,6 +26,7 @@ from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.rollout.branches import branch_rows, candidates_of, chosen
 from nbrl.tasks.rollout.chunks import index_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position, Record
@@ -69,7 +71,9 @@ def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) ->
     stored, made = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
     if not stored.equals(made):
         yield "the index differs from the trajectories"
-    metrics = {name: metric.value for name, metric in rollout_metrics(index).items()}
+    branched = pa.array([branch_of(name) is not None for name in index["id"].to_pylist()], pa.bool_())
+    counted = index.filter(branched) if "branch/made" in artifact.metrics else index
+    metrics = {name: metric.value for name, metric in rollout_metrics(counted).items()}
     if any(artifact.values.get(name) != value for name, value in metrics.items()):
         yield "the counts of the rollout are not those of its index"
 
@@ -158,6 +162,7 @@ class Recompute:
     def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
         """Yield every trajectory once, from the right weights."""
         rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
+        rows += self._branched(rows, trajectories)
         wanted, counts = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
         if wanted != counts:
             lost, more = sorted((wanted - counts).elements()), sorted((counts - wanted).elements())
@@ -172,6 +177,17 @@ class Recompute:
         except BrokenInvariantError as error:
             yield str(error)
         yield from self._sessions.contradictions(rows, from_table(trajectories))
+
+    def _branched(self, rows: list[dict[str, Any]], trajectories: pa.Table) -> list[dict[str, Any]]:
+        """Return the rows of the branches that were made, of those that the trajectories before them give."""
+        settings, seed = self._config.rollout.branch, self._scope.draw("branch")
+        if settings is None:
+            return []
+        made = from_table(trajectories)
+        names = {each.id for each in made}
+        found = candidates_of([each for each in made if branch_of(each.id) is None], settings)
+        planned = branch_rows(chosen(found, settings, seed), rows, index_of(made, "", ""), settings, seed)
+        return [row for row in planned if row["id"] in names]
 
     def _advantages(self, rewards: list[pa.Table], selections: list[pa.Table]) -> Iterator[str]:
         table = next((artifact for artifact in self._record.artifacts if artifact.path.endswith("/advantages.parquet")), None)

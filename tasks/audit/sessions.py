@@ -21,6 +21,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Environment
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.layout.runs import stage_of
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.rollout.sessions import SessionPool
@@ -131,8 +132,9 @@ def row_of(storage: Storage, run: Run, key: str, trajectory: Trajectory) -> dict
         raise DamagedError(f"there is no question of {trajectory.id} in {storage.uri(run.layout.data.digests)}")
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=number - 1)
     seed = derive_seed(run.seed, "evaluate") if held_out else scope.draw("rollout")
-    rows = task_rows(asked.append_column("group", pa.array([trajectory.group])), trajectory.sample + 1, seed)
-    return rows[trajectory.sample]
+    branch = branch_of(trajectory.id)  # which has the seed of its origin
+    sample = int(branch.origin.rpartition("-")[2]) if branch else trajectory.sample
+    return task_rows(asked.append_column("group", pa.array([trajectory.group])), sample + 1, seed)[sample]
 
 
 async def _answer(call: Any) -> tuple[bool, str]:

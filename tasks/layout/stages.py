@@ -34,6 +34,11 @@ class RoundLayout:
         return f"{self.folder}/{TRAJECTORIES}"
 
     @property
+    def trunks(self) -> str:
+        """Return the key of the index of the trajectories of a round before some are branched."""
+        return f"{self.folder}/trunks.index.parquet"
+
+    @property
     def all_chunks(self) -> str:
         """Return the folder of the chunks of finished trajectories."""
         return f"{self.folder}/{CHUNKS}"

@@ -57,7 +57,7 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
     rows = asked(questions, settings, scope.seed, config.rollout.tools.search)
     chunks, earlier = layout.chunks(scope.weights.digest), await earlier_chunks(services, scope, 0)
     plan = RoundPlan(chunks, earlier, settings.sampling, config.engine, direct=settings.mode == "direct")
-    trajectories = await roll_out(services, "evaluate", rows, layout, version, plan)
+    trajectories = await roll_out(services, "evaluate", rows, layout.trajectories, version, plan)
     rewards = await score_trajectories(services, layout, trajectories, questions)
     answers = await asyncio.to_thread(_answers, services, trajectories, rewards, questions)
     sampled, scored = trajectories.values, rewards.values

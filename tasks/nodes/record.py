@@ -31,7 +31,8 @@ class Timing(NamedTuple):
 def seconds_of(prompts: Sequence[Artifact], trajectories: Sequence[Artifact]) -> float:
     """Return the seconds in which the episodes of these rounds ran, here or elsewhere, as far as they did in this attempt."""
     values = [each.values for each in trajectories]
-    here = min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
+    taken = sum(each.get("time/rollout", 0.0) + each.get("time/branch", 0.0) for each in values)
+    here = min(sum(each["rollout/busy_seconds"] for each in values), taken)
     return here + sum(min(each.values.get("sample/waiting_seconds", 0.0), each.values["time/sample"]) for each in prompts)
 
 

@@ -96,10 +96,10 @@ async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple
 
 
 async def roll_out(
-    services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, version: str, plan: RoundPlan
+    services: Services, name: str, rows: list[dict[str, Any]], path: str, version: str, plan: RoundPlan
 ) -> Artifact:
-    """Run all rows and write the index of their trajectories, which stay in the chunks that the runners wrote. Shared by training
-    and evaluation; `name` is which.
+    """Run all rows and write the index of their trajectories at `path`; they stay in the chunks that the runners wrote. Shared by
+    training and evaluation; `name` is which.
 
     Raises RolloutError if more trajectories failed than `rollout.failed_share` allows, BrokenInvariantError if one was sampled
     from other weights than `version`.
@@ -115,8 +115,18 @@ async def roll_out(
     check_failures(index, services.config.rollout.failed_share)
     if services.engines.reports_version:
         check_weights(pc.list_flatten(index["versions"]), version)
-    digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
-    return Artifact(path=layout.trajectories, digest=digest, parts=parts_of(index), metrics=rollout_metrics(index))
+    digest = await asyncio.to_thread(services.storage.write_table, path, index)
+    return Artifact(path=path, digest=digest, parts=parts_of(index), metrics=rollout_metrics(index))
+
+
+def plan_of(services: Services, scope: Scope, round_: int, earlier: tuple[str, ...]) -> RoundPlan:
+    """Return the plan of the trajectories of a round in training."""
+    settings, config = services.config.rollout, services.config
+    search = settings.tools.search
+    trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
+    chunks = scope.layout.round(round_).chunks(scope.weights.digest)
+    max_steps = settings.horizon.at(scope.iteration) if settings.horizon else None
+    return RoundPlan(chunks, earlier, config.sampling, config.engine, trained, max_steps=max_steps)
 
 
 def check_failures(index: pa.Table, allowed_share: float) -> None:
@@ -161,11 +171,7 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     if services.config.recorded is not None:
         return await recorded_round(services, scope, table, scope.layout.round(round_))
     version = await services.serve(scope)
-    search = settings.tools.search
-    trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
-    rows = task_rows(table, settings.group_size, scope.draw("rollout"), search)
+    rows = task_rows(table, settings.group_size, scope.draw("rollout"), settings.tools.search)
     layout, earlier = scope.layout.round(round_), await earlier_chunks(services, scope, round_)
-    chunks = layout.chunks(scope.weights.digest)
-    max_steps = settings.horizon.at(scope.iteration) if settings.horizon else None
-    plan = RoundPlan(chunks, earlier, services.config.sampling, services.config.engine, trained, max_steps=max_steps)
-    return await roll_out(services, "rollout", rows, layout, version, plan)
+    path = layout.trajectories if settings.branch is None else layout.trunks
+    return await roll_out(services, "rollout", rows, path, version, plan_of(services, scope, round_, earlier))

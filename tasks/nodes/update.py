@@ -13,6 +13,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA, ROUNDING, estimate
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout.branches import own_steps_from
 from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS, updates_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import Metric, of
@@ -91,7 +92,8 @@ def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Tabl
     """Return rows of ADVANTAGES_SCHEMA for the reward rows. A trajectory without a step has no row, but counts in its group."""
     if not any(reward["step_rewards"] for reward in rewards):
         return ADVANTAGES_SCHEMA.empty_table()
-    arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings)
+    names = [r["trajectory"] for r in rewards]
+    arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings, names)
     if not all(np.isfinite(array).all() for array in arrays):
         raise BrokenInvariantError(
             f"the {settings.estimator} estimator made an advantage that is not finite; look at the step rewards"
@@ -100,6 +102,7 @@ def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Tabl
         {"trajectory": reward["trajectory"], "step": step, "advantage": float(value)}
         for reward, array in zip(rewards, arrays, strict=True)
         for step, value in enumerate(array)
+        if step >= own_steps_from(reward["trajectory"])
     ]
     return pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA)
 

@@ -10,9 +10,11 @@ from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
+from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import ProducedFile, Status, Trajectory
+from nbrl.agent.trunk import Trunk, seeding
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
@@ -27,12 +29,22 @@ MISSED = 0.05  # of its time, without which an episode may have missed its deadl
 
 
 @dataclass(frozen=True)
+class RecordedTrunk:
+    """The trajectory that a branch continues, how many of its steps come first, and the seed of the next action."""
+
+    trajectory: Trajectory
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class HiddenParts:
     """The parts of a task that the agent does not see.
 
     The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
     kept at the end. `answers` are those that a simulated search may use; empty with any other. `asked` is the question of the
-    session of its environment, if it has one. `max_steps` and `deadline_s` replace the agent's, if any.
+    session of its environment, if it has one. `max_steps` and `deadline_s` replace the agent's, if any. A branch begins with a
+    `trunk`.
     """
 
     attached: Mapping[str, str]
@@ -41,6 +53,7 @@ class HiddenParts:
     asked: Asked | None = None
     max_steps: int | None = None
     deadline_s: float | None = None
+    trunk: RecordedTrunk | None = None
 
     def limits(self, plan: RoundPlan, agent: AgentSettings) -> AgentSettings:
         """Return the settings of the episode; a round's limit of steps that is lower holds."""
@@ -117,13 +130,31 @@ class Episodes:
             if self._programs is not None:
                 trajectory = await self._programs.play(task, sampler, kernel, toolbox, limits, session)
             else:
-                wired = SandboxedKernel(kernel)
-                episode = Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits, session=session)
-                trajectory = await episode.run()
+                trajectory = await self._in_notebook(task, hidden.trunk, sampler, kernel, toolbox, limits, session)
                 await toolbox.end()  # its kernel ends in the background, and a thread that a cell left there could act on
                 take_calls(toolbox, trajectory.steps)
             trajectory.files += await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
+
+    async def _in_notebook(
+        self,
+        task: Task,
+        recorded: RecordedTrunk | None,
+        sampler: Sampler,
+        kernel: SandboxKernel,
+        toolbox: Toolbox,
+        limits: AgentSettings,
+        session: GuardedSession | None,
+    ) -> Trajectory:
+        """Run the notebook agent: from the beginning, or from where a recorded trunk ends."""
+        wired, policy, trunk = SandboxedKernel(kernel), sampler.policy, None
+        if self._plan.rollout.branch is not None:  # a trajectory and its branches draw the same random numbers
+            await kernel.execute(seeding(task.seed), silent=True)
+        if recorded is not None:
+            trunk = policy = Trunk(recorded.trajectory, recorded.steps, recorded.seed, sampler.policy)
+            trunk.play_tools(toolbox, () if session is None else {tool.name for tool in session.tools})
+        made = await Episode(task, policy, wired, toolbox, self._tokenizer, limits, trunk, session).run()
+        return made if trunk is None else trunk.as_branch(made)
 
     def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:
         """Put the question's files into the working folder."""

@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,11 +21,12 @@ from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.sessions import Asked
-from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.agent.trajectory import Status, Trajectory, from_table
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
 from nbrl.tasks.rollout.corpora import open_corpus
-from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, failed
+from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, RecordedTrunk, failed
 from nbrl.tasks.rollout.notebooks import Notebooks
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.program_episode import limits_for, programs_of
@@ -207,7 +208,10 @@ class Runner:
         """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
         given = dict(row)
         attached = {file["name"]: file["digest"] for file in given.pop("files")}
+        trunk = given.pop("trunk", None)
         hidden = _hidden(given, attached)
+        if trunk is not None:
+            hidden = replace(hidden, trunk=await asyncio.to_thread(_trunk, self._plan.storage, trunk))
         if not plan.direct:  # else there is no folder in which they would be
             given["question"] = with_files(given["question"], attached)
         task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
@@ -236,6 +240,13 @@ class Runner:
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
+
+
+def _trunk(storage: Storage, row: Mapping[str, Any]) -> RecordedTrunk:
+    """Return the beginning of a branch, of which a row says where it lies."""
+    table = storage.read_table(row[PART], row[DIGEST])
+    (trajectory,) = from_table(table.slice(row[ROW], 1))
+    return RecordedTrunk(trajectory, row["steps"], row["seed"])
 
 
 def _hidden(given: Row, attached: Mapping[str, str]) -> HiddenParts:

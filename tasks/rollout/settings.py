@@ -1,6 +1,7 @@
 """Settings of rollouts: number and place of the trajectories, and attempts after an infrastructure fault."""
 
 from itertools import pairwise
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -26,6 +27,20 @@ class HorizonSettings(ClosedModel):
     def at(self, iteration: int) -> int:
         """Return the steps that episodes of an iteration, counted from 0, may take."""
         return self.steps[min(iteration // self.every, len(self.steps) - 1)]
+
+
+class BranchSettings(ClosedModel):
+    """Continuations of a group's trajectories from the middle: a clean kernel runs their cells again, with the answers that their
+    tools gave, and where every output is the recorded one the policy goes on from there.
+    """
+
+    at: Literal["uniform", "entropy", "last_error"] = Field(
+        "uniform",
+        description="steps that are taken up again: uniform: any; entropy: those whose actions were the least likely; "
+        "last_error: those whose cell was the last of their trajectory to fail",
+    )
+    points: int = Field(2, ge=1, le=64, description="steps of a group that are taken up again")
+    width: int = Field(3, ge=1, le=64, description="continuations of each")
 
 
 class RolloutSettings(ClosedModel):
@@ -62,4 +77,5 @@ class RolloutSettings(ClosedModel):
         json_schema_extra=FREE,
     )
     horizon: HorizonSettings | None = None
+    branch: BranchSettings | None = None
     tools: ToolSettings = ToolSettings()

@@ -11,7 +11,7 @@ from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.own_code import where_looked
 from nbrl.infra.storage import Storage
-from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
+from nbrl.tasks.advantage.settings import GROUP_RELATIVE, OVER_BRANCHES, WITH_CRITIC
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
@@ -216,6 +216,7 @@ def _check_training(config: RunConfig) -> None:
             f"select.resample_to is {resample_to}, but a group has only {group} trajectories; raise rollout.group_size, for "
             f"example to {2 * resample_to}, or leave it out"
         )
+    _check_branches(config)
     _check_learning(config)
     _check_lag(config)
     horizon = config.rollout.horizon
@@ -224,6 +225,27 @@ def _check_training(config: RunConfig) -> None:
             f"rollout.horizon.steps ends with {horizon.steps[-1]}, but agent.max_steps is {config.agent.max_steps}; the last "
             "phase must have the steps of evaluations"
         )
+
+
+def _check_branches(config: RunConfig) -> None:
+    estimator, branched = config.advantage.estimator, config.rollout.branch is not None
+    if branched and estimator not in OVER_BRANCHES:
+        usable = " or ".join(OVER_BRANCHES)
+        raise ConfigError(f"rollout.branch needs advantage.estimator {usable}, and not {estimator}; set one of them")
+    if estimator in OVER_BRANCHES and not branched:
+        raise ConfigError(f"advantage.estimator {estimator} needs branches; set rollout.branch, or take another estimator")
+    if not branched:
+        return
+    if config.agent.kind == "program" or config.recorded is not None:
+        what = "agent.kind program" if config.agent.kind == "program" else "an environment of the kind recorded"
+        raise ConfigError(f"rollout.branch plays cells again, and with {what} there are none; leave it out")
+    for setting, used in (
+        ("select.resample_to", config.select.resample_to is not None),
+        ("advantage.per_ability", config.advantage.per_ability),
+        ("update.kl_in_reward", config.update.kl_in_reward),
+    ):
+        if used:
+            raise ConfigError(f"{setting} is for whole trajectories, and rollout.branch makes parts; leave out one of both")
 
 
 def _check_lag(config: RunConfig) -> None:

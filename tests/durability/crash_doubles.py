@@ -111,6 +111,7 @@ class Runners:
         sources = {name: source for name, each in config.environments.items() if (source := each.session_source())}
         self._sessions = SessionPool(sources, 5.0)
         self.map_tables = map_here
+        self._steps = 3 if config.rollout.branch is not None else 1
 
     async def run(
         self,
@@ -157,6 +158,14 @@ class Runners:
         logprobs = [-random.random() for _ in ids]
         thought = "a thought of some length" if draw.random() < 0.5 else ""
         sampled = Node(parent=0, kind="sampled", step=0, token_ids=ids, logprobs=logprobs, weights_version=version)
+        nodes, steps = [sampled], [Step(think=thought, code="print(42)", cell_status="ok")]
+        for number in range(1, self._steps):
+            nodes.append(Node(**{**sampled.model_dump(), "step": number, "token_ids": [number, *ids[1:]]}))
+            steps.append(Step(think=thought, code=f"print({number})", cell_status="ok"))
+        if (trunk := row.get("trunk")) is not None:
+            draw = random.Random(trunk["seed"])
+            for node in nodes[: trunk["steps"]]:
+                node.kind, node.logprobs, node.weights_version = "action", [], ""
         return Trajectory(
             id=row["id"],
             group=row["group"],
@@ -166,8 +175,8 @@ class Runners:
             status=Status.ANSWERED,
             answer=_sum_of(row["question"]) if draw.random() < 0.8 else str(draw.randrange(3)),
             failure="",
-            nodes=[Node(parent=-1, kind="system", step=-1, token_ids=[0]), sampled],
-            steps=[Step(think=thought, code="print(42)", cell_status="ok")],
+            nodes=[Node(parent=-1, kind="system", step=-1, token_ids=[0]), *nodes],
+            steps=steps,
         )
 
 

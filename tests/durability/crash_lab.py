@@ -78,6 +78,12 @@ WORLDS = [
     *("environments.bank.kind=own", "environments.bank.place=tests.tasks.bank_world:Bank", "environments.bank.weight=1"),
     *("iterations=1", "evaluate.questions=1"),
 ]
+BRANCHES = [
+    "rollout.branch={at: uniform, points: 2, width: 2}",
+    "advantage.estimator=vine",
+    "iterations=1",
+    "evaluate.questions=1",
+]
 RUN = "r"
 ASKED = "asked.jsonl"  # in the home: what the rater was asked
 NOTHING = 10**9

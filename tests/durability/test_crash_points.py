@@ -20,7 +20,7 @@ from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run
 from tests.durability.conftest import Labs
 from tests.durability.crash_doubles import DIED
-from tests.durability.crash_lab import LAG, RUN, WORLDS, Lab
+from tests.durability.crash_lab import BRANCHES, LAG, RUN, WORLDS, Lab
 from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process
@@ -126,6 +126,38 @@ def test_a_run_with_few_states_or_with_lag_can_be_killed_in_front_of_any_of_its_
     undisturbed = undisturbed_with_lag(lag)
     for point in range(1, undisturbed["steps"] + 1):
         check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
+
+
+@pytest.fixture(scope="module")
+def undisturbed_with_branches(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    whole = tmp_path_factory.mktemp("whole-with-branches")
+    done = labs[0].train(whole / "root", whole / "home", overrides=BRANCHES)
+    assert done["status"] == 0, done["said"]
+    storage = Storage(StorageSettings(root=str(whole / "root")))
+    run = known_run(storage, RUN)
+    record = newest_record(storage, run)
+    assert record is not None
+    assert record.metrics["branch/made"] > 0
+    assert list(Audit(storage, stored_config(storage, run), run, lambda said: None).contradictions()) == []
+    return {"steps": done["steps"], "state": state(whole), "overrides": BRANCHES}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("share", [0.3, 0.4, 0.5])
+def test_a_run_with_branches_makes_the_same_ones_however_it_was_killed(
+    labs: Labs, undisturbed_with_branches: dict[str, Any], tmp_path: Path, share: float
+) -> None:
+    point = round(share * undisturbed_with_branches["steps"])
+    check(labs, undisturbed_with_branches, tmp_path, point, [WAYS[point % 3]])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_with_branches_can_be_killed_in_front_of_any_of_its_writes(
+    labs: Labs, undisturbed_with_branches: dict[str, Any], tmp_path: Path
+) -> None:
+    for point in range(1, undisturbed_with_branches["steps"] + 1):
+        check(labs, undisturbed_with_branches, tmp_path / "each", point, [WAYS[point % 3]])
 
 
 @pytest.fixture(scope="module")
