@@ -172,7 +172,14 @@ def test_requests_of_a_round_of_32_trajectories(tmp_path: Path, monkeypatch: pyt
         made = services(tmp_path)
         made.storage, made.runners = storage, Pool()  # type: ignore[assignment]
         asyncio.run(
-            roll_out(made, "rollout", rows(32), LAYOUT, "0", RoundPlan(LAYOUT.chunks(""), (), Sampling(), EngineSettings()))
+            roll_out(
+                made,
+                "rollout",
+                rows(32),
+                LAYOUT.trajectories,
+                "0",
+                RoundPlan(LAYOUT.chunks(""), (), Sampling(), EngineSettings()),
+            )
         )
         assert len(proxy.asked) <= 8  # one for four trajectories
         assert len([key for key in storage.list("") if key != LAYOUT.trajectories]) <= 2  # chunks
