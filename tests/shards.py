@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 TOGETHER = {
     "tests/infra/test_engine_policies.py": "tiny engine",
     "tests/flows/test_agent_engine.py": "tiny engine",
+    "tests/flows/test_program_training.py": "tiny engine",
     "tests/flows/test_loop.py": "trained",
     "tests/flows/test_distill.py": "trained",
     "tests/flows/test_evaluate.py": "trained",
