@@ -1,14 +1,15 @@
 """Sessions of agents elsewhere: a real server and its client; the engine is a double that samples what the test says."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
 import pytest
 
 from nbrl.agent.errors import PolicyError
-from nbrl.agent.recorder.chat_api import RequestError
+from nbrl.agent.recorder.chat_api import ChatRequest, RequestError
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.conversation import Conversations
@@ -62,7 +63,7 @@ class Lab:
 
                 async def ask(path: str, body: Any = None, key: str = KEY, **headers: str) -> tuple[int, dict[str, Any]]:
                     sent = {"Authorization": f"Bearer {key}", **headers}
-                    how = {"data": body} if isinstance(body, bytes) else {"json": body}
+                    how = {"json": body} if isinstance(body, dict) else {"data": body}
                     async with client.request("GET" if body is None else "POST", path, headers=sent, **how) as answer:
                         return answer.status, await answer.json()
 
@@ -249,6 +250,39 @@ def test_a_body_that_does_not_come_holds_up_no_new_weights(conversations: Conver
         writer.close()
 
     lab.run(test)
+
+
+def test_a_gigabyte_is_refused_after_its_first_megabytes(conversations: Conversations) -> None:
+    lab, sent = Lab(conversations), list[int]()
+
+    async def gigabyte() -> AsyncIterator[bytes]:
+        for _ in range(1024):
+            sent.append(1)
+            yield b" " * (1 << 20)
+
+    async def test(ask: Ask) -> None:
+        with suppress(aiohttp.ClientError):  # the server closes the connection while it is still written to
+            assert (await ask("/sessions/a/v1/chat/completions", gigabyte()))[0] == 413
+        assert (await ask("/sessions/a/v1/chat/completions", says("x")))[0] == 200
+
+    lab.run(test)
+    assert len(sent) < 64
+
+
+def test_a_hundred_thousand_requests_cost_no_more_than_those_that_are_answered(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+
+    async def run() -> None:
+        refused = 0
+        for _ in range(100_000):
+            try:
+                await lab.sessions.reply("a", ChatRequest([{"role": "user", "content": "x"}]))
+            except RequestError as error:
+                refused += error.code == "step_limit"
+        assert refused == 100_000 - SETTINGS.max_steps
+
+    asyncio.run(run())
+    assert len(lab.engine.calls) == SETTINGS.max_steps
 
 
 def test_a_packed_body_is_not_unpacked(conversations: Conversations) -> None:
