@@ -4,6 +4,24 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+_HEADS = re.compile(r"^(?= *(?:system|user|assistant|tool): )", re.MULTILINE)  # of lines that look as if a turn began
+_INDENTED = re.compile(r"^ (?= *(?:system|user|assistant|tool): )", re.MULTILINE)
+_TURN = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
+
+
+def turns_as_text(turns: Iterable[tuple[str, str]]) -> str:
+    """Return turns, each a role and its text, one below the other: `role: text`. Lines of a text that look so are indented."""
+    return "\n".join(f"{role}: {_HEADS.sub(' ', text)}" for role, text in turns)
+
+
+def turns_in(text: str) -> list[tuple[str, str]]:
+    """Return the turns that `turns_as_text` wrote; the whole as one of the user where it does not begin with one."""
+    found = list(_TURN.finditer(text))
+    if not found or found[0].start():
+        return [("user", text)]
+    ends = [each.start() - 1 for each in found[1:]] + [len(text)]
+    return [(each[1], _INDENTED.sub("", text[each.end() : end])) for each, end in zip(found, ends, strict=True)]
+
 
 def storable(text: str) -> str:
     """Return `text` with a question mark for each half of a surrogate pair, which JSON can hold and UTF-8 cannot."""

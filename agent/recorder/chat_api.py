@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,9 +85,7 @@ def request_of(given: Mapping[str, Any], size: int) -> ChatRequest:
         or not all(isinstance(each, str) and 0 < len(each) <= STOP_CHARS for each in stops)
     ):
         raise RequestError(f"stop is no text, nor a list of at most {STOPS} texts, of at most {STOP_CHARS} characters each")
-    tools = given.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RequestError("tools is no list of objects")
+    tools = objects_in(given, "tools")
     options = given.get("stream_options")
     return ChatRequest(
         [_message(message) for message in messages],
@@ -111,6 +109,14 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise RequestError("the body is no object")
     return given
+
+
+def objects_in(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the list of objects under a name, which may be missing. Raises RequestError."""
+    found = given.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise RequestError(f"{name} is no list of objects")
+    return found
 
 
 def as_text(value: Any, depth: int = 0) -> Any:
@@ -177,11 +183,11 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join("nothing" if value is None else json.dumps(value) for value in values)
 
 
-def completion(reply: ChatReply, model: str, identity: str) -> dict[str, Any]:
+def whole(reply: ChatReply, model: str) -> dict[str, Any]:
     """Return the answer as one object."""
     message = {"role": "assistant", "content": reply.text, **_beside(reply)}
     return {
-        "id": identity,
+        "id": f"chatcmpl-{reply.number}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
@@ -190,9 +196,19 @@ def completion(reply: ChatReply, model: str, identity: str) -> dict[str, Any]:
     }
 
 
-def events(reply: ChatReply, model: str, identity: str, with_usage: bool) -> Iterator[dict[str, Any]]:
-    """Yield the answer as the objects of a stream."""
-    head = {"id": identity, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
+def chunks(reply: ChatReply, model: str, with_usage: bool) -> Iterator[str]:
+    """Yield the answer as the chunks of a stream."""
+    yield from (f"data: {json.dumps(each)}\n\n" for each in _events(reply, model, with_usage))
+    yield "data: [DONE]\n\n"
+
+
+def named_chunks(events: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the chunks of a stream whose events are named by their type."""
+    return (f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
+
+
+def _events(reply: ChatReply, model: str, with_usage: bool) -> Iterator[dict[str, Any]]:
+    head = {"id": f"chatcmpl-{reply.number}", "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
     calls = [{"index": place, **call} for place, call in enumerate(reply.tool_calls)]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": reply.thought}] if reply.thought else []

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object, request_of
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, named_chunks, objects_in, read_object, request_of
 
 STOPPED = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 KINDS = {400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
@@ -21,15 +21,12 @@ def read_request(body: bytes) -> ChatRequest:
         if not isinstance(message, dict):
             raise RequestError("a message is no object")
         turns += _turns(message.get("role"), message.get("content"))
-    tools = given.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RequestError("tools is no list of objects")
     choice = given.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") not in ("auto", "none"):
         raise RequestError("tool_choice may be auto or none here")
     asked = {
         "messages": turns,
-        "tools": [_tool(tool) for tool in tools],
+        "tools": [_tool(tool) for tool in objects_in(given, "tools")],
         "max_tokens": given.get("max_tokens"),
         "stop": given.get("stop_sequences"),
         "stream": given.get("stream"),
@@ -68,7 +65,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def message(reply: ChatReply, model: str) -> dict[str, Any]:
+def whole(reply: ChatReply, model: str) -> dict[str, Any]:
     """Return the answer as one object."""
     return {
         **_head(reply, model),
@@ -78,8 +75,12 @@ def message(reply: ChatReply, model: str) -> dict[str, Any]:
     }
 
 
-def events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
-    """Yield the answer as the objects of a stream."""
+def chunks(reply: ChatReply, model: str, with_usage: bool) -> Iterator[str]:
+    """Yield the answer as the chunks of a stream, which always has the usage."""
+    return named_chunks(_events(reply, model))
+
+
+def _events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
     begun = {"input_tokens": reply.prompt_tokens, "output_tokens": 0}
     yield {"type": "message_start", "message": {**_head(reply, model), "content": [], "stop_reason": None, "usage": begun}}
     for index, block in enumerate(_blocks(reply)):

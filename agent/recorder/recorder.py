@@ -6,7 +6,6 @@ given, those ids are taken, and only the rest is tokenised: so the ids that are 
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, Finish, RequestError
 from nbrl.agent.recorder.tree import RequestTree, TokenRun
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.text import cut_middle
+from nbrl.agent.text import cut_middle, turns_as_text
 from nbrl.agent.tokens.conversation import Conversations, Verbatim
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 from nbrl.agent.trajectory import Node, Step
 
 T = TypeVar("T")
-HEADS = re.compile(r"^(?= *(?:system|user|assistant|tool): )", re.MULTILINE)  # of lines that look as if a message began
 BYTES_PER_TOKEN = 64  # of a body: no conversation has so many on the average
 SHORT_BYTES = 16_000  # of a request: what takes longer to render and tokenise is done beside the event loop
 CONTEXT = "context_length_exceeded"  # the code by which clients know that a conversation is too long
@@ -257,9 +255,4 @@ def _turns(request: ChatRequest) -> int:
 def _asking(request: ChatRequest) -> str:
     """Return what a request says after the assistant's last turn, for readers."""
     last = max((place for place, each in enumerate(request.messages) if each["role"] == "assistant"), default=-1)
-    return "\n".join(f"{each['role']}: {_indented(each['content'])}" for each in request.messages[last + 1 :])
-
-
-def _indented(content: str) -> str:
-    """Return a text in which no line begins as a message does."""
-    return HEADS.sub(" ", content)
+    return turns_as_text((each["role"], each["content"]) for each in request.messages[last + 1 :])

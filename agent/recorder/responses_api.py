@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_object, request_of
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, named_chunks, objects_in, read_object, request_of
 
 MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_output", "reasoning"
 NEEDS: Mapping[str, tuple[Any, ...]] = {
@@ -34,12 +34,9 @@ def read_request(body: bytes) -> ChatRequest:
     turns: list[dict[str, Any]] = [{"role": "system", "content": head}] if head else []
     for item in items:
         _add(turns, item)
-    tools = given.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RequestError("tools is no list of objects")
     asked = {
         "messages": turns,
-        "tools": [_tool(tool) for tool in tools],
+        "tools": [_tool(tool) for tool in objects_in(given, "tools")],
         "max_tokens": given.get("max_output_tokens"),
         "stream": given.get("stream"),
         "tool_choice": given.get("tool_choice"),
@@ -90,20 +87,24 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def response(reply: ChatReply, model: str) -> dict[str, Any]:
+def whole(reply: ChatReply, model: str) -> dict[str, Any]:
     """Return the answer as one object."""
     cut = reply.finish == "length"
     return {**_head(reply, model, "incomplete" if cut else "completed"), "output": _items(reply), "usage": _usage(reply)}
 
 
-def events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
-    """Yield the answer as the objects of a stream."""
-    whole = response(reply, model)
+def chunks(reply: ChatReply, model: str, with_usage: bool) -> Iterator[str]:
+    """Yield the answer as the chunks of a stream, which always has the usage."""
+    return named_chunks(_events(reply, model))
+
+
+def _events(reply: ChatReply, model: str) -> Iterator[dict[str, Any]]:
+    complete = whole(reply, model)
     begun = {**_head(reply, model, "in_progress"), "output": [], "usage": None}
     unnumbered = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
-    for index, item in enumerate(whole["output"]):
+    for index, item in enumerate(complete["output"]):
         unnumbered += _streamed(index, item)
-    unnumbered.append({"type": f"response.{whole['status']}", "response": whole})
+    unnumbered.append({"type": f"response.{complete['status']}", "response": complete})
     for number, event in enumerate(unnumbered):
         yield {**event, "sequence_number": number}
 

@@ -1,14 +1,13 @@
 """The chat APIs as routes of a server, each request answered for its session."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from nbrl.agent.recorder import messages_api, responses_api
-from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, completion, events, read_request, refusal
+from nbrl.agent.recorder import chat_api, messages_api, responses_api
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, refusal
 
 BODY_BYTES, BODY_S = 4 << 20, 60.0  # of one request, and for it to arrive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -16,6 +15,14 @@ Check = Callable[[web.Request], Awaitable[None]]
 """Raises RequestError for a request whose body is not to be read."""
 Answer = Callable[[web.Request, ChatRequest], Awaitable[ChatReply]]
 """Returns the answer to a request. Raises RequestError."""
+
+
+class Api(Protocol):
+    """A module that reads and writes one API: the answer as one object, and as the chunks of a stream."""
+
+    def read_request(self, body: bytes) -> ChatRequest: ...
+    def whole(self, reply: ChatReply, model: str) -> dict[str, Any]: ...
+    def chunks(self, reply: ChatReply, model: str, with_usage: bool) -> Iterable[str]: ...
 
 
 class ChatRoutes:
@@ -26,9 +33,8 @@ class ChatRoutes:
 
     def add_to(self, app: web.Application, prefix: str) -> None:
         """Add the routes below a path, such as /sessions/{session}."""
-        app.router.add_post(f"{prefix}/v1/chat/completions", self.checked(self._chat))
-        app.router.add_post(f"{prefix}/v1/messages", self.checked(self._messages))
-        app.router.add_post(f"{prefix}/v1/responses", self.checked(self._responses))
+        for path, api in {"chat/completions": chat_api, "messages": messages_api, "responses": responses_api}.items():
+            app.router.add_post(f"{prefix}/v1/{path}", self.checked(self._by(api)))
 
     def checked(self, handler: Handler) -> Handler:
         """Return a handler that answers what may be answered, and refuses the rest in the words of the API."""
@@ -46,28 +52,17 @@ class ChatRoutes:
 
         return handled
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = read_request(await body_of(request))
-        reply = await self._answer(request, asked)
-        identity = f"chatcmpl-{reply.number}"
-        if not asked.stream:
-            return web.json_response(completion(reply, self._model, identity))
-        chunks = (f"data: {json.dumps(each)}\n\n" for each in events(reply, self._model, identity, asked.usage))
-        return await _stream(request, [*chunks, "data: [DONE]\n\n"])
+    def _by(self, api: Api) -> Handler:
+        """Return a handler of requests in the form of an API."""
 
-    async def _messages(self, request: web.Request) -> web.StreamResponse:
-        asked = messages_api.read_request(await body_of(request))
-        reply = await self._answer(request, asked)
-        if not asked.stream:
-            return web.json_response(messages_api.message(reply, self._model))
-        return await _stream(request, _named(messages_api.events(reply, self._model)))
+        async def handled(request: web.Request) -> web.StreamResponse:
+            asked = api.read_request(await body_of(request))
+            reply = await self._answer(request, asked)
+            if asked.stream:
+                return await _stream(request, api.chunks(reply, self._model, asked.usage))
+            return web.json_response(api.whole(reply, self._model))
 
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        asked = responses_api.read_request(await body_of(request))
-        reply = await self._answer(request, asked)
-        if not asked.stream:
-            return web.json_response(responses_api.response(reply, self._model))
-        return await _stream(request, _named(responses_api.events(reply, self._model)))
+        return handled
 
     async def models(self, *_: object) -> web.StreamResponse:
         """Answer which models there are: the one."""
@@ -88,12 +83,7 @@ async def body_of(request: web.Request) -> bytes:
         raise RequestError(f"the body has not come within {BODY_S:g} s", "timeout", 408) from None
 
 
-def _named(events: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the chunks of a stream whose events are named."""
-    return [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events]
-
-
-async def _stream(request: web.Request, chunks: list[str]) -> web.StreamResponse:
+async def _stream(request: web.Request, chunks: Iterable[str]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
     for chunk in chunks:

@@ -146,13 +146,12 @@ def over_branches(
     that: all branches below a state count for its value.
     """
     branches: dict[str, dict[int, list[int]]] = {}  # by the origin and the step: places of the branches
-    place = {name: number for number, name in enumerate(names)}
     roots: dict[str, list[int]] = {}
     for number, (name, group) in enumerate(zip(names, groups, strict=True)):
         branch = branch_of(name)
         if branch is None:
             roots.setdefault(group, []).append(number)
-        elif branch.origin in place:
+        else:
             branches.setdefault(branch.origin, {}).setdefault(branch.step, []).append(number)
     returns = [discounted_returns(rewards, 1.0) for rewards in step_rewards]
 

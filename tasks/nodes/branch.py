@@ -14,7 +14,6 @@ from nbrl.tasks.nodes.reward import over_parts
 from nbrl.tasks.nodes.rollout import check_weights, earlier_chunks, plan_of, rollout_metrics, task_rows
 from nbrl.tasks.rollout.branches import branch_rows, candidates, chosen
 from nbrl.tasks.rollout.chunks import places_of
-from nbrl.tasks.rollout.settings import BranchSettings
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
@@ -27,7 +26,9 @@ async def branch(services: Services, scope: Scope, prompts: Artifact, trunks: Ar
     sampled from other weights than those of the scope.
     """
     config, layout = services.config, scope.layout.round(round_)
-    settings = config.rollout.branch or BranchSettings()
+    settings = config.rollout.branch
+    if settings is None:
+        raise RuntimeError("a run without rollout.branch has no node branch")
     version = await services.serve(scope)
     index = await asyncio.to_thread(services.storage.read_index, trunks.path, trunks.digest)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
-from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, completion, read_request
+from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError, read_request, whole
 from nbrl.agent.recorder.recorder import Recorder
 from nbrl.agent.recorder.routes import ChatRoutes
 from nbrl.agent.settings import AgentSettings
@@ -124,7 +124,7 @@ def played(conversations: Conversations, program: Sequence[tuple[str, str, int]]
             if move != "retry":
                 chat = [*chat, {"role": "user", "content": text}]
             reply = await recorder.reply(read_request(json.dumps({"messages": chat}).encode()))
-            chat = [*chat, json.loads(json.dumps(completion(reply, "m", "i")["choices"][0]["message"]))]
+            chat = [*chat, json.loads(json.dumps(whole(reply, "m")["choices"][0]["message"]))]
 
     asyncio.run(run())
     assert_exact(recorder, engine)
@@ -153,7 +153,7 @@ def test_a_conversation_that_grows_is_one_path(qwen: Conversations) -> None:
     engine = Engine(lambda number, _: ids_of(qwen, f"<think>\nhm\n</think>\n\nanswer {number}"))
     recorder = Recorder(qwen, engine, SETTINGS, 0)
     first = ask(recorder, user("one"))
-    said = completion(first, "m", "i")["choices"][0]["message"]
+    said = whole(first, "m")["choices"][0]["message"]
     assert said == {"role": "assistant", "content": "answer 0", "reasoning_content": "hm"}
     tool = {"role": "tool", "content": "42", "tool_call_id": "x"}  # after it Qwen3 still shows the thought
     ask(recorder, user("one"), said, tool)
@@ -167,7 +167,7 @@ def test_a_conversation_that_grows_is_one_path(qwen: Conversations) -> None:
 def test_a_thought_that_the_template_drops_is_a_branch_and_its_price_is_counted(qwen: Conversations) -> None:
     engine = Engine(lambda number, _: ids_of(qwen, "<think>\nhm\n</think>\n\nanswer"))
     recorder = Recorder(qwen, engine, SETTINGS, 0)
-    said = completion(ask(recorder, user("one")), "m", "i")["choices"][0]["message"]
+    said = whole(ask(recorder, user("one")), "m")["choices"][0]["message"]
     ask(recorder, user("one"), said, user("two"))
     assert len({node.parent for node in recorder.nodes if node.kind != "sampled"}) == 2
     assert recorder.again > 0
@@ -206,7 +206,7 @@ def test_calls_of_tools_come_back_token_for_token(qwen: Conversations) -> None:
     recorder = Recorder(qwen, engine, SETTINGS, 0, calls)
     reply = ask(recorder, user("one"), tools=tools)
     assert (reply.finish, reply.text) == ("tool_calls", "")
-    said = completion(reply, "m", "i")["choices"][0]["message"]
+    said = whole(reply, "m")["choices"][0]["message"]
     ask(
         recorder,
         user("one"),

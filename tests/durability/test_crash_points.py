@@ -128,18 +128,23 @@ def test_a_run_with_few_states_or_with_lag_can_be_killed_in_front_of_any_of_its_
         check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
 
 
-@pytest.fixture(scope="module")
-def undisturbed_with_branches(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    whole = tmp_path_factory.mktemp("whole-with-branches")
-    done = labs[0].train(whole / "root", whole / "home", overrides=BRANCHES)
+def audited_whole(labs: Labs, whole: Path, overrides: list[str]) -> tuple[dict[str, Any], Record, Audit]:
+    """A run that nothing disturbs, its newest record, and its audit, which contradicts nothing."""
+    done = labs[0].train(whole / "root", whole / "home", overrides=overrides)
     assert done["status"] == 0, done["said"]
     storage = Storage(StorageSettings(root=str(whole / "root")))
     run = known_run(storage, RUN)
-    record = newest_record(storage, run)
+    record, audit = newest_record(storage, run), Audit(storage, stored_config(storage, run), run, lambda said: None)
     assert record is not None
+    assert list(audit.contradictions()) == []
+    return {"steps": done["steps"], "state": state(whole), "overrides": overrides}, record, audit
+
+
+@pytest.fixture(scope="module")
+def undisturbed_with_branches(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    undisturbed, record, _ = audited_whole(labs, tmp_path_factory.mktemp("whole-with-branches"), BRANCHES)
     assert record.metrics["branch/made"] > 0
-    assert list(Audit(storage, stored_config(storage, run), run, lambda said: None).contradictions()) == []
-    return {"steps": done["steps"], "state": state(whole), "overrides": BRANCHES}
+    return undisturbed
 
 
 @pytest.mark.more
@@ -162,15 +167,9 @@ def test_a_run_with_branches_can_be_killed_in_front_of_any_of_its_writes(
 
 @pytest.fixture(scope="module")
 def undisturbed_with_sessions(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    whole = tmp_path_factory.mktemp("whole-with-sessions")
-    done = labs[0].train(whole / "root", whole / "home", overrides=WORLDS)
-    assert done["status"] == 0, done["said"]
-    storage = Storage(StorageSettings(root=str(whole / "root")))
-    run = known_run(storage, RUN)
-    audit = Audit(storage, stored_config(storage, run), run, lambda said: None)
-    assert list(audit.contradictions()) == []
+    undisturbed, _, audit = audited_whole(labs, tmp_path_factory.mktemp("whole-with-sessions"), WORLDS)
     assert audit.sessions.sessions >= 6
-    return {"steps": done["steps"], "state": state(whole), "overrides": WORLDS}
+    return undisturbed
 
 
 @pytest.mark.more

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from atif.trajectory import Trajectory as AtifTrajectory
 from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from typer.testing import CliRunner
 
@@ -15,6 +17,7 @@ from nbrl.agent.formats.atif import atif
 from nbrl.agent.formats.messages import conversation
 from nbrl.agent.formats.otel import spans
 from nbrl.agent.grammar import Grammar
+from nbrl.agent.text import turns_as_text, turns_in
 from nbrl.agent.trajectory import ROOT, Node, Status, Step, ToolCall, Trajectory, to_table
 from nbrl.flows.cli.commands import app
 from nbrl.infra.errors import DamagedError
@@ -144,12 +147,12 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert [(row["where"], row["reward"]) for row in rows] == [("iter 1", None), ("iter 2", 0.5)]
     refused = ("--trajectories", "atif")
-    for given, words in (
+    for options, words in (
         ((str(target), *refused), "nothing is overwritten"),
         (("y", *refused, "--dtype", "float16"), "--dtype does nothing"),
         (("y", "--held-out"), "--held-out does nothing"),
     ):
-        assert words in " ".join(exported(root, *given).output.split())
+        assert words in " ".join(exported(root, *options).output.split())
     one = tmp_path / "one.jsonl"
     assert exported(root, str(one), "--trajectories", "atif", "--iteration", "2").exit_code == 0
     assert json.loads(one.read_text())["agent"]["model_name"] == "p@7"
@@ -220,3 +223,14 @@ def test_requests_of_a_program_are_turns_of_their_roles() -> None:
         ("tool", "4"), ("assistant", "said 1"), ("user", "no role at all"), ("assistant", "said 2"),
     ]  # fmt: skip
     assert turns[3]["reasoning_content"] == "hm"
+
+
+PIECES = ["", "how many?", "user: pay", " tool: x", "  system: y", "assistant: z\n", "user:", "\n", "a: b", "system: "]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["system", "user", "tool"]), st.lists(st.sampled_from(PIECES), max_size=4)), min_size=1)
+)
+def test_no_text_of_a_message_becomes_a_turn(turns: list[tuple[str, list[str]]]) -> None:
+    said = [(role, "\n".join(lines)) for role, lines in turns]
+    assert turns_in(turns_as_text(said)) == said

@@ -105,19 +105,6 @@ def test_a_session_is_what_comes_under_its_name_until_its_reward(conversations: 
     assert len(lab.sessions) == 0
 
 
-def test_sessions_that_begin_alike_are_one_group(conversations: Conversations) -> None:
-    lab = Lab(conversations)
-
-    async def test(ask: Ask) -> None:
-        for name, text in (("a", "How many?"), ("b", "How many?"), ("c", "How much?")):
-            await ask(f"/sessions/{name}/v1/chat/completions", says(text))
-            await ask(f"/sessions/{name}/reward", {"reward": 1})
-
-    lab.run(test)
-    a, b, c = (session.group for _, session in lab.kept)
-    assert a == b != c
-
-
 def test_who_has_no_key_or_names_no_session_gets_nothing(conversations: Conversations) -> None:
     lab = Lab(conversations)
 
