@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from nbrl.agent.context.context import Ask, Context
 from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.context.view import Request, read_requests
-from nbrl.agent.errors import AgentError, RefusedError
+from nbrl.agent.errors import AgentError, ExhaustedError, RefusedError
 from nbrl.agent.grammar import Malformed
 from nbrl.agent.kernel import Kernel, Watcher
 from nbrl.agent.observation import observe
@@ -66,6 +67,25 @@ class Task:
         )
 
 
+class TailBudget(Protocol):
+    """A budget beside that of the agent itself."""
+
+    def render(self) -> str: ...
+
+
+class ChildCalls(Protocol):
+    """The children that the cells of an agent call; `step` is the number of the step whose cell calls from now on."""
+
+    step: int
+
+    @property
+    def budget(self) -> TailBudget: ...
+
+    def joined(self, own: Trajectory) -> Trajectory:
+        """Return the agent's trajectory with those of its children."""
+        ...
+
+
 class Episode:
     """One run of the loop; single use. `run` always returns a trajectory: what goes wrong is its status.
 
@@ -83,11 +103,13 @@ class Episode:
         settings: AgentSettings,
         watcher: Watcher | None = None,
         session: GuardedSession | None = None,
+        children: ChildCalls | None = None,
     ) -> None:
         self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
-        self._tokenizer, self._settings, self._session = tokenizer, settings, session
+        self._tokenizer, self._settings, self._session, self._children = tokenizer, settings, session, children
         system = settings.render_system_prompt(describe(toolbox.tools.values()), task.instruction)
-        self._context = Context(tokenizer, settings, system, task.question, task.images)
+        budget = None if children is None else children.budget.render
+        self._context = Context(tokenizer, settings, system, task.question, task.images, budget)
         self._state = State()
         self._steps: list[Step] = []
         self._watcher = watcher
@@ -105,14 +127,16 @@ class Episode:
                     break
         except AgentError as error:
             # Its first prompt was taken, so what it added is refused; that costs the trajectory and no other one.
-            own = isinstance(error, RefusedError) and bool(self._steps)
+            own = isinstance(error, ExhaustedError) or (isinstance(error, RefusedError) and bool(self._steps))
             status, failure = Status.TOKEN_LIMIT if own else Status.FAILED, str(error)
         return self.trajectory(status, failure)
 
     def trajectory(self, status: Status, failure: str = "") -> Trajectory:
         """Return the trajectory so far, also after the run was cancelled."""
         seconds = time.monotonic() - self._clock
-        return self._task.ended(status, failure, self._state.answer, self._context.nodes, self._steps, self._started_at, seconds)
+        nodes, steps = self._context.nodes, self._steps
+        own = self._task.ended(status, failure, self._state.answer, nodes, steps, self._started_at, seconds)
+        return own if self._children is None else self._children.joined(own)
 
     async def _step(self, steps_left: int, deadline: float) -> Status | None:
         """Take one step, after a summary where one is due; return the status that ends the trajectory, or None."""
@@ -203,10 +227,13 @@ class Episode:
         """Run the step's cell; return its requests to change the context."""
         if self._session is not None:
             self._session.set_step(len(self._steps) - 1)
+        if self._children is not None:
+            self._children.step = len(self._steps) - 1
         clock = time.monotonic()
         timeout = max(0.1, min(self._settings.cell_timeout_s, deadline - clock))
         cell = await self._kernel.execute(step.code, timeout, self._context.kernel_message())
         step.kernel_seconds = time.monotonic() - clock
+        await self._toolbox.end_cell()
         step.cell_status, step.outputs = cell.status, cell.outputs
         step.observation = observe(cell)
         step.tool_calls, step.unrecorded_calls = self._toolbox.take_calls(), self._toolbox.take_unrecorded()

@@ -16,6 +16,10 @@ class RefusedError(PolicyError):
     """The policy's server refuses this prompt but accepts another: once an episode has begun, its content is the reason."""
 
 
+class ExhaustedError(PolicyError):
+    """No further action of an episode can be sampled, and what it did is the reason."""
+
+
 REFUSALS = (400, 413, 422)  # statuses of such an answer of an engine
 
 

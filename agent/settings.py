@@ -28,9 +28,29 @@ SUMMARY_PROMPT = (
 
 _SOFT: JsonDict = {"acts_if": {"key": "trim", "values": ["soft"]}}
 OF_NOTEBOOKS = (
-    "trim", "keep_steps", "summary_tokens", "cell_timeout_s", "thinking", "think_tag", "code_style", "system_prompt"
+    "children", "trim", "keep_steps", "summary_tokens", "cell_timeout_s", "thinking", "think_tag", "code_style", "system_prompt"
 )  # fmt: skip
 _PROGRAM: JsonDict = {"acts_if": {"key": "kind", "values": ["program"]}}
+
+
+class ChildSettings(BaseModel):
+    """Children of a notebook agent: `await llm(prompt)` in a cell asks the same model once, `await agent(task)` lets it work in a
+    notebook of its own. The limits are those of a whole trajectory, and are in view beside its budget.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    depth: int = Field(1, ge=1, le=4, description="1: children have no children; each level holds as many kernels as episodes")
+    calls: int = Field(8, ge=1, le=10_000, description="calls of llm and agent, those of children included")
+    tokens: int = Field(4_096, ge=1, description="tokens that all children together may sample")
+    seconds: float = Field(
+        120.0, gt=0, description="wall time in which any child runs; the time of a cell stands still meanwhile"
+    )
+    credit: Literal["parent", "own", "none"] = Field(
+        "parent",
+        description="what the actions of children learn from: parent: the advantage of the step that called; own: score_child of "
+        "the environment's class; none: they are not trained",
+    )
 
 
 class AgentSettings(BaseModel):
@@ -96,6 +116,7 @@ class AgentSettings(BaseModel):
         json_schema_extra={"acts_if": {"key": "thinking", "values": ["tag"]}},
     )
     code_style: CodeStyle = Field("tag", description="tag: a cell is written inside the tag code; fence: in a ```python block")
+    children: ChildSettings | None = Field(None, description="models and agents that cells call; none when not set")
     template_arguments: dict[str, Argument] = Field(
         {}, description="arguments of the model's chat template, such as enable_thinking or date_string"
     )

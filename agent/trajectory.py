@@ -12,9 +12,11 @@ from enum import StrEnum
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-NodeKind = Literal["system", "task", "action", "observation", "summary", "tail", "sampled"]
+NodeKind = Literal["system", "task", "action", "observation", "summary", "tail", "sampled", "untrained"]
+SAMPLED = ("sampled", "untrained")
+"""Kinds of nodes that a policy sampled; those of children may not be trained."""
 ROOT = -1
 
 
@@ -103,6 +105,21 @@ class Step(_Record):
     kernel_seconds: float = 0.0
 
 
+class Child(_Record):
+    """A model (`llm`) or an agent that the cell of step `caller` called, with what it did: a root of its own in the tree.
+
+    Its steps are numbered after those of the trajectory and of the children before it; `caller` and the steps of nodes are such
+    numbers. `answer` is None where there is none, as when it ran out of steps.
+    """
+
+    caller: int
+    kind: Literal["llm", "agent"]
+    task: str
+    status: Status
+    answer: str | None
+    steps: list[Step] = Field(default_factory=list)
+
+
 class ProducedFile(_Record):
     """A file of the working folder as it was at the end."""
 
@@ -132,6 +149,17 @@ class Trajectory(_Record):
     environment: str = ""
     files: list[ProducedFile] = Field(default_factory=list)
     outcome: str = ""
+    children: list[Child] = Field(default_factory=list)
+
+    @field_validator("children", mode="before")
+    @classmethod
+    def _none_before_there_were_any(cls, children: Any) -> Any:
+        return children or []
+
+    @property
+    def all_steps(self) -> list[Step]:
+        """Return the steps in the order of their numbers: those of the trajectory, then those of its children."""
+        return [*self.steps, *(step for child in self.children for step in child.steps)]
 
     def sampled(self) -> list[Node]:
         """Return the sampled action of every step, in the order in which the tree has them. One that a branch leaves halfway is
@@ -139,10 +167,10 @@ class Trajectory(_Record):
         """
         whole: dict[int, Node] = {}
         for node in self.nodes:
-            if node.kind == "sampled" and (first := whole.get(node.step)) is not None:
+            if node.kind in SAMPLED and (first := whole.get(node.step)) is not None:
                 joined = {"token_ids": [*first.token_ids, *node.token_ids], "logprobs": [*first.logprobs, *node.logprobs]}
                 whole[node.step] = first.model_copy(update=joined)
-            elif node.kind == "sampled":
+            elif node.kind in SAMPLED:
                 whole[node.step] = node
         return list(whole.values())
 
@@ -191,6 +219,16 @@ _STEP = pa.struct(
         ("kernel_seconds", pa.float64()),
     ]
 )
+_CHILD = pa.struct(
+    [
+        ("caller", pa.int32()),
+        ("kind", pa.string()),
+        ("task", pa.string()),
+        ("status", pa.string()),
+        ("answer", pa.string()),
+        ("steps", pa.list_(_STEP)),
+    ]
+)
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -208,8 +246,11 @@ SCHEMA = pa.schema(
         ("environment", pa.string()),
         ("files", pa.list_(pa.struct([("path", pa.string()), ("data", pa.binary())]))),
         ("outcome", pa.string()),
+        ("children", pa.list_(_CHILD)),
     ]
 )
+LATER = ("children",)
+"""Columns that tables of earlier versions lack."""
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:

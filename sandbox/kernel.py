@@ -6,7 +6,7 @@ import itertools
 import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from nbrl.sandbox.errors import KernelLostError, SandboxError
@@ -81,16 +81,21 @@ class SandboxKernel:
         timeout: float | None = None,
         expressions: Mapping[str, str] | None = None,
         silent: bool = False,
+        paused: Callable[[], float] = float,
     ) -> Execution:
         """Run `code` and, if it succeeded, evaluate `expressions` in the same request.
+
+        Of the seconds that `paused` counts, those that it counts meanwhile are not taken from its time.
 
         What tasks and threads of earlier cells show, now or since the last cell, is among its outputs, unless it is `silent`.
         """
         async with self._lock:
             limit = self._settings.cell_timeout_s if timeout is None else timeout
-            return await self._execute(code, limit, expressions or {}, silent)
+            return await self._execute(code, limit, expressions or {}, silent, paused)
 
-    async def _execute(self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool) -> Execution:
+    async def _execute(
+        self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool, paused: Callable[[], float]
+    ) -> Execution:
         began = time.monotonic()
         if not self.alive:
             await self._check_lost()
@@ -107,7 +112,7 @@ class SandboxKernel:
         cell = self._cell = _Cell(self._connection.send("execute_request", content), outputs, expressions)
         status: Status = "ok"
         try:
-            if not await self._until(cell.replied, timeout):
+            if not await self._within(cell.replied, timeout, paused):
                 status = "timeout"
                 await self._interrupt(cell)
             if not await self._until(cell.idle, _TRAILING_S):
@@ -150,6 +155,14 @@ class SandboxKernel:
         self._connection.close()
         self.files.close()
         await self._process.end()
+
+    async def _within(self, event: asyncio.Event, timeout: float, paused: Callable[[], float]) -> bool:
+        """Wait for `event` as `_until` does, for `timeout` seconds and those that are paused meanwhile."""
+        began, before = time.monotonic(), paused()
+        while (left := began + timeout + paused() - before - time.monotonic()) > 0:
+            if await self._until(event, left):
+                return True
+        return event.is_set() or not self.alive
 
     async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
         """Wait for `event` or the kernel's end; False if neither happened in time."""

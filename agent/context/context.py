@@ -2,11 +2,12 @@
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from nbrl.agent.budget import ChildBudget
 from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.context.view import Editor, MessageTokens, Request, Shown, Tree, place
 from nbrl.agent.errors import ContextError
@@ -22,19 +23,24 @@ BUDGET_TOKENS = 64
 """More than the tokens by which the tails of two views with the same notepad can differ: their budgets' numbers."""
 
 
-def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None) -> str:
-    """Return notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter."""
+def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None, more: str = "") -> str:
+    """Return notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter.
+
+    `more` is what is left of other budgets.
+    """
     notes = state.notepad.render()
     if note_chars is not None:
         notes = cut_middle(notes, note_chars)
     notepad = f"<notepad>\n{notes}\n</notepad>\n" if notes else ""
-    return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}</budget>"
+    return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}{more}</budget>"
 
 
 def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
     """Return the tokens of the shortest possible prompt, with an empty task and notepad, and of the action after it."""
     top = tokenizer.message("system", system.text, tags=system.tags) + tokenizer.message("user", "", after="system")
-    prompt = len(top) + len(tokenizer.message("user", render_tail(State(), settings.max_steps, 0), after="user"))
+    children = "" if settings.children is None else ChildBudget(settings.children).render()
+    tail = render_tail(State(), settings.max_steps, 0, more=children)
+    prompt = len(top) + len(tokenizer.message("user", tail, after="user"))
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
 
 
@@ -79,7 +85,13 @@ class Context:
     """
 
     def __init__(
-        self, tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt, task: str, images: tuple[bytes, ...] = ()
+        self,
+        tokenizer: Renderer,
+        settings: AgentSettings,
+        system: SystemPrompt,
+        task: str,
+        images: tuple[bytes, ...] = (),
+        budget: Callable[[], str] | None = None,
     ) -> None:
         self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
         self._opening = [Message("system", system.text), Message("user", task, images)]
@@ -97,6 +109,7 @@ class Context:
         # A notepad whose tail did not fit, and how many tokens a tail with it has at least: many views may be tried with it.
         self._long: tuple[NotepadState | None, int] = (None, 0)
         self._unsent: list[tuple[int, str, str, str]] = []
+        self._budget, self._budget_left = budget, ""
 
     @property
     def nodes(self) -> list[Node]:
@@ -104,6 +117,8 @@ class Context:
 
     def ask(self, step: int, steps_left: int, state: State) -> Ask | None:
         """Return the next prompt: for a cell, or for a summary in soft trimming. None when the token limit is reached."""
+        if self._budget is not None:
+            self._budget_left = self._budget()
         tail = self._fit(self._view, steps_left, state)
         if tail is None:
             if self._settings.trim == "none":
@@ -125,7 +140,8 @@ class Context:
         whole = note_chars is None
         if left <= room or (whole and self._long[0] is state.notepad and self._long[1] + room > left):
             return None
-        text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
+        asked = f"\n{settings.render_summary_prompt()}" if summary else ""
+        text = render_tail(state, steps_left, left, note_chars, self._budget_left) + asked
         ids = self._tokenizer.message("user", text, after="user") + self._tokenizer.generation_prompt()
         if len(ids) + room <= left:
             return _Tail(text, ids)

@@ -5,30 +5,47 @@ import asyncio
 import builtins
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from inspect import CO_COROUTINE
+from types import CodeType
 from typing import Any
 
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import state_expression
 from nbrl.agent.trajectory import Output
 
+AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _compile = lru_cache(maxsize=64)(compile)
 
 
 class InlineKernel:
-    """Runs each cell in this process, in a namespace of its own. Tools are awaited from a thread, so a loop must be running."""
+    """Runs each cell in this process, in a namespace of its own. Tools are awaited from a thread, so a loop must be running.
 
-    def __init__(self, prelude: str, call: Callable[[str, dict[str, Any]], Awaitable[Any]]) -> None:
-        self._call = call
+    `open` reads the `files`, texts by their names, and no others.
+    """
+
+    def __init__(
+        self,
+        prelude: str,
+        call: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        self._call, self._files = call, files or {}
         self._loop = asyncio.get_running_loop()
         self._printed = io.StringIO()
         known = {**vars(builtins), "print": self._print, "host_call": self._host_call, "compile": _compile}
+        known["open"] = self._open
         self._namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": known}
         exec(_compile(prelude, "<prelude>", "exec"), self._namespace)
 
     def _print(self, *values: object, **named: Any) -> None:
         print(*values, **{"file": self._printed, **named})
+
+    def _open(self, name: str) -> io.StringIO:
+        if name not in self._files:
+            raise FileNotFoundError(name)
+        return io.StringIO(self._files[name])
 
     def _host_call(self, name: str, arguments: dict[str, Any]) -> Any:
         async def call() -> Any:
@@ -49,8 +66,8 @@ class InlineKernel:
             if tree.body and isinstance(tree.body[-1], ast.Expr):
                 last = tree.body[-1]
                 del tree.body[-1]
-            exec(compile(tree, "<cell>", "exec"), self._namespace)
-            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), self._namespace) if last else None
+            self._evaluate(compile(tree, "<cell>", "exec", AWAITS))
+            value = self._evaluate(compile(ast.Expression(last.value), "<cell>", "eval", AWAITS)) if last else None
             if value is not None:
                 outputs.append(Output(kind="result", text=repr(value)))
             error = None
@@ -61,6 +78,10 @@ class InlineKernel:
         if error is not None:
             outputs.append(error)
         return CellResult("error" if error else "ok", outputs, self._state(message))
+
+    def _evaluate(self, code: CodeType) -> Any:
+        value = eval(code, self._namespace)
+        return asyncio.run(value) if code.co_flags & CO_COROUTINE else value
 
     def _state(self, message: str) -> Any:
         """Return the state as it would travel, or None where a cell has broken it."""

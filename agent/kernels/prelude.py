@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.agent.context.notepad import ANSWER_CHARS, MARKS, MAX_CHARS, MAX_ITEMS, REPORT_CHARS
-from nbrl.agent.tools.base import Parameter, Tool
+from nbrl.agent.tools.base import AWAITED, Parameter, Tool
+from nbrl.agent.tools.exchange import CHANNEL, REQUEST_BYTES
 from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
+CHILDREN = {"CHANNEL": CHANNEL, "REQUEST_BYTES": REQUEST_BYTES}
 NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
 
 CAPS = {
@@ -30,8 +32,11 @@ def prelude(tools: Iterable[Tool]) -> str:
 
     The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
     """
-    source = Path(__file__).with_name("in_kernel.py").read_text(encoding="utf-8")
-    return _built_in(source, "<nbrl>", NAMES, CAPS) + definitions(tools)
+    return _built_in(_source("in_kernel.py"), "<nbrl>", NAMES, CAPS) + definitions(tools)
+
+
+def _source(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def state_expression(message: str) -> str:
@@ -50,7 +55,9 @@ def functions(tools: Iterable[Tool]) -> str:
 def definitions(tools: Iterable[Tool]) -> str:
     """Return kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
     tools = list(tools)
-    return _built_in(functions(tools), "<tools>", tuple(tool.name for tool in tools), {})
+    plain = [tool for tool in tools if tool.name not in AWAITED]
+    awaited = _built_in(_source("in_kernel_children.py"), "<children>", AWAITED, CHILDREN) if len(plain) < len(tools) else ""
+    return _built_in(functions(plain), "<tools>", tuple(tool.name for tool in plain), {}) + awaited
 
 
 def _built_in(source: str, file: str, names: tuple[str, ...], given: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ SHORT_CHARS = 4_000
 GIVEN_UP = "CancelledError: the cell gave up on it"
 WAITED = "the cell gave up on it before it began"
 OVER = "the trajectory has ended"
+AWAITED = ("llm", "agent")
+"""Names of the tools that cells await; others are plain functions."""
 BROKEN = "the environment does not answer; the task ends here"
 
 
@@ -62,10 +64,14 @@ class Tool(Protocol):
     async def call(self, arguments: dict[str, Any]) -> Any: ...
 
 
+async def _nothing() -> None:
+    """Do nothing: no call is awaited."""
+
+
 def signature(tool: Tool) -> str:
-    """Return the signature as written after `def`."""
+    """Return the signature as written after `def`, behind `await` where a cell awaits it."""
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return f"{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
+    return f"{'await ' if tool.name in AWAITED else ''}{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
 
 
 def describe(tools: Iterable[Tool]) -> str:
@@ -77,13 +83,14 @@ class Toolbox:
     """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory.
 
     `fault` is the first infrastructure fault of a session, after which the trajectory cannot be scored. Calls of `stateful` tools
-    are recorded however many they are, for each changes the answers of the next.
+    are recorded however many they are, for each changes the answers of the next. `end_cell` gives up what a cell awaited.
     """
 
     def __init__(self, tools: Iterable[Tool], stateful: Collection[str] = ()) -> None:
         self.tools = {tool.name: tool for tool in tools}
         self._stateful = stateful
         self.fault: SessionError | None = None
+        self.end_cell: Callable[[], Awaitable[None]] = _nothing
         self._calls: list[ToolCall] = []
         self._unrecorded = 0
         self._room = RECORDED_TOTAL

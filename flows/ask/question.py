@@ -27,6 +27,7 @@ from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.workspace import Collected
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.rollout.children import ChildKernels, kernels_at_once
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.program_episode import OURS, limits_for, programs_of
 from nbrl.tasks.rollout.samplers import Sampler
@@ -102,7 +103,7 @@ class AgentQuestion:
     def one_kernel(self) -> SandboxSettings:
         """Return the settings of one kernel whose workspace also has space for the files."""
         extra = sum(map(len, self.files.values())) // MIB + 1 if self.files else 0
-        more = {"warm": 0, "max_live": 1, "workspace_mb": self.sandbox.workspace_mb + extra}
+        more = {"warm": 0, "max_live": kernels_at_once(self.agent, 1), "workspace_mb": self.sandbox.workspace_mb + extra}
         return self.sandbox.model_copy(update=more)
 
 
@@ -121,15 +122,7 @@ async def answer(
         policy, tokenizer = await _policy(stack, question, report)
         limits = limits_for(question.agent, question.one_kernel)
         notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, limits))
-        programs = None
-        if question.agent.kind == "program":
-            known = tokenizer if isinstance(tokenizer, ChatTokenizer) else None
-            conversations = Conversations.load(known, question.agent) if known is not None else None
-            programs = await stack.enter_async_context(programs_of(conversations, limits))
-            kernel, toolbox = await stack.enter_async_context(notebooks.bare("", question.ability, None, None))
-        else:
-            kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
-        await asyncio.to_thread(_put, kernel, question.files)
+        programs, children = None, None
         name = f"agent-{secrets.token_hex(4)}"
         task = Task(
             id=name,
@@ -141,7 +134,19 @@ async def answer(
             images=question.pictures,
             instruction=question.instruction,
         )
-        episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
+        if question.agent.kind == "program":
+            known = tokenizer if isinstance(tokenizer, ChatTokenizer) else None
+            conversations = Conversations.load(known, question.agent) if known is not None else None
+            programs = await stack.enter_async_context(programs_of(conversations, limits))
+            kernel, toolbox = await stack.enter_async_context(notebooks.bare("", question.ability, None, None))
+        else:
+            if question.recorded is None:
+                children = ChildKernels(notebooks, question.agent, 1).of(task, policy, tokenizer, question.agent)
+            opened = notebooks.new("", question.ability, question.recorded, children=children)
+            kernel, toolbox = await stack.enter_async_context(opened)
+        await asyncio.to_thread(_put, kernel, question.files)
+        wired = SandboxedKernel(kernel, children)
+        episode = Episode(task, policy, wired, toolbox, tokenizer, question.agent, watcher, children=children)
         try:
             if programs is None:
                 keep(await episode.run())

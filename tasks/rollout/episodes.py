@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from nbrl.agent.children.children import Children
 from nbrl.agent.direct import DirectEpisode
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
@@ -17,6 +18,7 @@ from nbrl.agent.trajectory import ProducedFile, Status, Trajectory
 from nbrl.agent.trunk import Trunk, seeding
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.tasks.rollout.children import ChildKernels
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.program_episode import Programs, take_calls
@@ -73,6 +75,7 @@ class Episodes:
         """With `programs` these are the agents, in place of notebooks."""
         self._plan, self._notebooks, self._tokenizer, self._sessions = plan, notebooks, tokenizer, sessions
         self._programs = programs
+        self._kernels = ChildKernels(notebooks, plan.agent, plan.rollout.episodes_per_runner)
 
     async def play(self, task: Task, hidden: HiddenParts, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
         """Run one episode to its end; an infrastructure fault is a failed trajectory, and never raised.
@@ -124,13 +127,18 @@ class Episodes:
         session: GuardedSession | None,
     ) -> Trajectory:
         """Run the agent in a kernel of its own: a notebook, or the program that acts in its place."""
-        opened = self._notebooks.new if self._programs is None else self._notebooks.bare
-        async with opened(task.environment, task.ability, asked=simulated, session=session) as (kernel, toolbox):
+        name, ability, children = task.environment, task.ability, None
+        if self._programs is None:
+            children = self._kernels.of(task, sampler.policy, self._tokenizer, limits, simulated)
+            opened = self._notebooks.new(name, ability, asked=simulated, session=session, children=children)
+        else:
+            opened = self._notebooks.bare(name, ability, asked=simulated, session=session)
+        async with opened as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
             if self._programs is not None:
                 trajectory = await self._programs.play(task, sampler, kernel, toolbox, limits, session)
             else:
-                trajectory = await self._in_notebook(task, hidden.trunk, sampler, kernel, toolbox, limits, session)
+                trajectory = await self._in_notebook(task, hidden.trunk, sampler, kernel, toolbox, limits, session, children)
                 await toolbox.end()  # its kernel ends in the background, and a thread that a cell left there could act on
                 take_calls(toolbox, trajectory.steps)
             trajectory.files += await asyncio.to_thread(_collect, kernel, hidden.collect)
@@ -145,15 +153,16 @@ class Episodes:
         toolbox: Toolbox,
         limits: AgentSettings,
         session: GuardedSession | None,
+        children: Children | None,
     ) -> Trajectory:
         """Run the notebook agent: from the beginning, or from where a recorded trunk ends."""
-        wired, policy, trunk = SandboxedKernel(kernel), sampler.policy, None
+        wired, policy, trunk = SandboxedKernel(kernel, children), sampler.policy, None
         if self._plan.rollout.branch is not None:  # a trajectory and its branches draw the same random numbers
             await kernel.execute(seeding(task.seed), silent=True)
         if recorded is not None:
             trunk = policy = Trunk(recorded.trajectory, recorded.steps, recorded.seed, sampler.policy)
             trunk.play_tools(toolbox, () if session is None else {tool.name for tool in session.tools})
-        made = await Episode(task, policy, wired, toolbox, self._tokenizer, limits, trunk, session).run()
+        made = await Episode(task, policy, wired, toolbox, self._tokenizer, limits, trunk, session, children).run()
         return made if trunk is None else trunk.as_branch(made)
 
     def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:
@@ -163,9 +172,9 @@ class Episodes:
 
 
 def _ran_out_of_time(trajectory: Trajectory, deadline_s: float) -> bool:
-    """Return whether the deadline ended it, or cut its last cell short."""
+    """Return whether the deadline ended it or a child of it, or cut its last cell short."""
     late = trajectory.answer is None and trajectory.seconds >= deadline_s
-    return late or trajectory.status is Status.TIMEOUT
+    return late or Status.TIMEOUT in (trajectory.status, *(child.status for child in trajectory.children))
 
 
 def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 
+from nbrl.agent.children.children import Children
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import definitions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.exchange import handlers
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.mcp.servers import TrajectoryServers
@@ -18,12 +19,12 @@ from nbrl.agent.tools.simulated import SimulatedQuestion
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.infra.process.child import kept
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.host_calls import CallHandler
 from nbrl.sandbox.jupyter.outputs import KernelOutput as SandboxOutput
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start.program import confined_program
+from nbrl.sandbox.workspace import Workspace
 
 STATE_TIMEOUT_S = 5.0
 """For the state of a cell that failed or was stopped, asked for by itself."""
@@ -57,10 +58,11 @@ class Notebooks:
         recorded: Trajectory | None = None,
         asked: SimulatedQuestion | None = None,
         session: GuardedSession | None = None,
+        children: Children | None = None,
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """Yield a kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:
-            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session, servers)
+            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session, servers, children)
 
     @asynccontextmanager
     async def bare(
@@ -75,9 +77,23 @@ class Notebooks:
             yield kernel, toolbox_of(kernel, self.library, environment, ability, None, asked, session, servers)
 
 
-def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
-    """Return the toolbox as a kernel's allow-list."""
-    return {name: partial(toolbox.call, name) for name in toolbox.tools}
+class WorkingFolder:
+    """The files of a kernel, as an nbrl.agent.children.children.Files."""
+
+    def __init__(self, files: Workspace) -> None:
+        self._files = files
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._files.read(path)
+        except SandboxError as error:
+            raise ValueError(str(error)) from error
+
+    def put(self, path: str, data: bytes) -> None:
+        try:
+            self._files.put(path, data)
+        except SandboxError as error:
+            raise ValueError(str(error)) from error
 
 
 def parser() -> tuple[str, ...]:
@@ -94,14 +110,18 @@ async def equip(
     asked: SimulatedQuestion | None = None,
     session: GuardedSession | None = None,
     servers: TrajectoryServers | None = None,
+    children: Children | None = None,
 ) -> Toolbox:
-    """Give a clean kernel the tools of an ability in an environment, and of the `session`; the prelude has defined those that
-    every ability has.
+    """Give a clean kernel the tools of an ability in an environment, of the `session` and of its `children`; the prelude has
+    defined those that every ability has.
 
     Raises SandboxError if the tools cannot be defined in the kernel, and as `toolbox_of`.
     """
     toolbox = toolbox_of(kernel, library, environment, ability, recorded, asked, session, servers)
-    kernel.host_calls.tools = handlers(toolbox)
+    if children is not None:
+        children.files = WorkingFolder(kernel.files)
+        toolbox.tools |= {tool.name: tool for tool in children.tools}
+    kernel.host_calls.tools = handlers(toolbox, str if children is None else children.budget.refusal)
     defined = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
         execution = await kernel.execute(definitions(more), silent=True)
@@ -142,12 +162,16 @@ class SandboxedKernel:
     Jupyter evaluates expressions only after a cell that succeeded, so a failed cell costs a second round trip for its state.
     """
 
-    def __init__(self, kernel: SandboxKernel) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: SandboxKernel, children: Children | None = None) -> None:
+        """Wrap a kernel, the time of whose cells stands still while `children` run."""
+        self._kernel, self._children = kernel, children
+
+    def _paused(self) -> float:
+        return 0.0 if self._children is None else self._children.budget.seconds_used
 
     async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         state = {"state": state_expression(message)}
-        execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
+        execution = await self._kernel.execute(code, timeout=timeout, expressions=state, paused=self._paused)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
             second = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Task
 from nbrl.agent.text import with_files
+from nbrl.agent.tools.awaited import with_awaited
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
@@ -145,7 +146,7 @@ class Runner:
                     programs = await stack.enter_async_context(programs_of(samplers.conversations, sandbox))
                 else:
                     for name, ability in notebooks.library.every:
-                        tools = describe(notebooks.library.tools(name, ability))
+                        tools = describe(with_awaited(notebooks.library.tools(name, ability), plan.agent.children))
                         check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
                 sources = {name: each.sessions for name, each in plan.environments.items() if each.sessions is not None}
                 sessions = SessionPool(sources, plan.sandbox.call_timeout_s)

@@ -19,6 +19,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_SESSIONS
 from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.rollout.children import kernels_at_once
 from nbrl.tasks.runs.check_recorded import check_recorded
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
@@ -48,10 +49,11 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     # A server has its own model and engine: those of the settings are not used.
     if purpose != "evaluate a server":
         _check_policy(config, purpose)
-    if config.rollout.episodes_per_runner > config.sandbox.max_live:
+    if (kernels := kernels_at_once(config.agent, config.rollout.episodes_per_runner)) > config.sandbox.max_live:
+        children = " and children at each depth as many" if config.agent.children is not None else ""
         raise ConfigError(
             f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
-            f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
+            f"{config.sandbox.max_live}: every episode holds a kernel{children}; raise the latter to {kernels} or more"
         )
     _check_storage(config)
     rules = {rule for each in contents.values() for rule in each.rules}

@@ -1,0 +1,62 @@
+"""What an agent reads of `llm` and `agent`, the calls that it awaits."""
+
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.base import Parameter, Tool
+
+Answers = Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]
+
+
+async def _described_only(arguments: dict[str, Any]) -> Any:
+    raise ToolError("there is no agent here whose child it could be")
+
+
+@dataclass(frozen=True)
+class AwaitedTool:
+    """A tool whose calls can run at the same time: see nbrl.agent.tools.base.Tool. `run` answers them."""
+
+    name: str
+    summary: str
+    parameters: tuple[Parameter, ...]
+    details: str = ""
+    returns: str = "str"
+    run: Answers = _described_only
+
+    async def call(self, arguments: dict[str, Any]) -> Any:
+        return await self.run(arguments)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        needed = [each.key for each in self.parameters if each.required]
+        return {"type": "object", "properties": {each.key: {} for each in self.parameters}, "required": needed}
+
+
+LLM = AwaitedTool(
+    "llm",
+    "ask a model that sees nothing but the prompt; several at once by asyncio.gather",
+    (Parameter("prompt", "prompt", "str"), Parameter("max_tokens", "max_tokens", "int", required=False, default=256)),
+)
+AGENT = AwaitedTool(
+    "agent",
+    "let another agent do a task in a notebook of its own; it sees the context, and copies of the files",
+    (
+        Parameter("task", "task", "str"),
+        Parameter("context", "context", "str", required=False, default=""),
+        Parameter("files", "files", "list[str]", required=False, default=()),
+        Parameter("collect", "collect", "list[str]", required=False, default=()),
+    ),
+)
+AWAITED = (LLM, AGENT)
+
+
+def with_awaited(tools: Iterable[Tool], children: object) -> list[Tool]:
+    """Return the tools as an agent is told of them: with those that it awaits, where its settings have `children`."""
+    return [*tools, *(AWAITED if children is not None else ())]
+
+
+def served(complete: Answers, act: Answers) -> list[Tool]:
+    """Return the tools with what answers their calls."""
+    return [replace(LLM, run=complete), replace(AGENT, run=act)]

@@ -1,0 +1,129 @@
+"""Agents that cells call, in real sandboxes."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.settings import AgentSettings, ChildSettings
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.library import Equipment
+from nbrl.agent.tools.settings import ToolSettings
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.tasks.rollout.children import ChildKernels, kernels_at_once
+from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
+from tests.agent.test_children import ByTask
+from tests.agent.test_episode import TASK, TOKENIZER
+from tests.flows.model_server import act
+from tests.sandbox.sandbox_lab import Lab
+
+pytestmark = pytest.mark.sandbox
+
+QUESTION = TASK.question
+
+
+def play(
+    lab: Lab, scripts: Mapping[str, list[str]], together: int = 1, cell_timeout_s: float = 20.0, **limits: Any
+) -> list[Trajectory]:
+    """Run the same question so many times at once, over kernels for one episode."""
+    children = ChildSettings(**limits)
+    agent = AgentSettings(max_steps=4, cell_timeout_s=cell_timeout_s, deadline_s=60, children=children)
+    equipment = {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))}
+
+    async def one(notebooks: Notebooks, kernels: ChildKernels, number: int) -> Trajectory:
+        policy = ByTask(scripts)
+        task = Task(f"q-{number}", "q", number, QUESTION, "", number)
+        calls = kernels.of(task, policy, TOKENIZER, agent)
+        async with notebooks.new("", "", children=calls) as (kernel, toolbox):
+            wired = SandboxedKernel(kernel, calls)
+            return await Episode(task, policy, wired, toolbox, TOKENIZER, agent, children=calls).run()
+
+    async def run() -> list[Trajectory]:
+        sandbox = lab.settings(max_live=kernels_at_once(agent, together))
+        async with Notebooks.open(ToolSettings(), equipment, sandbox) as notebooks:
+            kernels = ChildKernels(notebooks, agent, together)
+            return await asyncio.gather(*(one(notebooks, kernels, number) for number in range(together)))
+
+    return asyncio.run(run())
+
+
+def test_agents_work_at_once_in_notebooks_of_their_own_with_the_files_that_they_are_given(shared_lab: Lab) -> None:
+    asks = (
+        "import asyncio\nopen('a.txt', 'w').write('lamp')\nsaid = await asyncio.gather(agent('read it', files=['a.txt'], "
+        "collect=['b.txt', 'gone.txt']), agent('look', 'Tilo'))\nprint(said, open('b.txt').read(), 'x' in globals())"
+    )
+    (made,) = play(
+        shared_lab,
+        {
+            QUESTION: [act(asks), act("submit_final_answer(said[0])")],
+            "read it\n\nFiles in the working folder:\n- a.txt": [
+                act("x = open('a.txt').read()\nopen('b.txt', 'w').write(x * 2)\nsubmit_final_answer(x)")
+            ],
+            "look\n\nTilo": [act("submit_final_answer(search('Tilo born'))")],
+        },
+    )
+    assert made.steps[0].observation == "['lamp', 'Tilo was born in Keldra.'] lamplamp False"
+    assert (made.status, made.answer) == (Status.ANSWERED, "lamp")
+    assert [call.name for call in made.children[1].steps[0].tool_calls] == ["search"]
+
+
+def test_the_time_of_a_cell_stands_still_while_its_children_run(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [act("print(await agent('wait'))"), act("while True: pass")],
+        "wait": [act("import time; time.sleep(0.8)"), act("import time; time.sleep(0.8)\nsubmit_final_answer('done')")],
+    }
+    (made,) = play(shared_lab, scripts, cell_timeout_s=1.0)
+    assert [step.cell_status for step in made.steps[:2]] == ["ok", "timeout"]
+    assert made.steps[0].observation == "done"
+
+
+def test_the_seconds_of_children_end_them_and_the_cell_goes_on(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [act("print(await agent('wait'))"), act("await agent('wait')"), act("submit_final_answer(1)")],
+        "wait": [act("import time; time.sleep(30)")],
+    }
+    (made,) = play(shared_lab, scripts, seconds=1.0)
+    assert made.steps[0].observation == "no answer: timeout"
+    assert "no seconds are left in the budget" in made.steps[1].observation
+    assert (made.answer, made.children[0].status) == ("1", Status.TIMEOUT)
+
+
+def test_children_of_children_never_wait_for_one_another(shared_lab: Lab) -> None:
+    ask = "import asyncio\nx = await asyncio.gather(*[agent({!r}) for _ in range(3)])\nsubmit_final_answer(len(x))"
+    scripts = {
+        QUESTION: [act(ask.format("outer"))],
+        "outer": [act(ask.format("inner"))],
+        "inner": [act("submit_final_answer(1)")],
+    }
+    done = play(shared_lab, scripts, together=2, depth=2, calls=20)
+    assert [made.answer for made in done] == ["3", "3"]
+    assert [len(made.children) for made in done] == [12, 12]
+
+
+def test_a_call_that_its_cell_gave_up_is_over_with_the_cell(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [
+            act("import asyncio\nleft = asyncio.ensure_future(agent('wait'))\nawait asyncio.sleep(0.3)"),
+            act("try:\n    await left\nexcept RuntimeError as error:\n    print(error)"),
+            act("submit_final_answer(1)"),
+        ],
+        "wait": [act("import time; time.sleep(30)")],
+    }
+    (made,) = play(shared_lab, scripts)
+    assert "the cell that called has ended" in made.steps[1].observation
+    assert made.children[0].status is Status.TIMEOUT
+    assert made.seconds < 20
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["{}", "{'begin': 3, 'wait': True}", "{'begin': [[1, 'search', {}]], 'wait': True}", "{'begin': [['x']] * 9, 'wait': False}"],
+)
+def test_what_a_cell_sends_over_the_channel_itself_is_harmless(shared_lab: Lab, sent: str) -> None:
+    scripts = {QUESTION: [act(f"print(host_call('awaited_calls', {sent}))"), act("submit_final_answer(1)")]}
+    (made,) = play(shared_lab, scripts)
+    said = made.steps[0].observation
+    assert "await those" in said or "there is no 'search' to await" in said
+    assert (made.answer, made.children) == ("1", [])
