@@ -32,7 +32,7 @@ class ChildBudget:
         """Return why no further child can be called; empty where one can."""
         if self._calls <= 0:
             return "no calls are left in the budget"
-        if self._tokens <= 0:
+        if self._tokens + self._reserved <= 0:
             return "no tokens are left in the budget"
         return "" if self.seconds_left > 0 else "no seconds are left in the budget"
 

@@ -33,6 +33,9 @@ OF_NOTEBOOKS = (
 _PROGRAM: JsonDict = {"acts_if": {"key": "kind", "values": ["program"]}}
 
 
+Credit = Literal["parent", "own", "none"]
+
+
 class ChildSettings(BaseModel):
     """Children of a notebook agent: `await llm(prompt)` in a cell asks the same model once, `await agent(task)` lets it work in a
     notebook of its own. The limits are those of a whole trajectory, and are in view beside its budget.
@@ -41,12 +44,12 @@ class ChildSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: int = Field(1, ge=1, le=4, description="1: children have no children; each level holds as many kernels as episodes")
-    calls: int = Field(8, ge=1, le=10_000, description="calls of llm and agent, those of children included")
+    calls: int = Field(8, ge=1, le=1_000, description="calls of llm and agent, those of children included")
     tokens: int = Field(4_096, ge=1, description="tokens that all children together may sample")
     seconds: float = Field(
         120.0, gt=0, description="wall time in which any child runs; the time of a cell stands still meanwhile"
     )
-    credit: Literal["parent", "own", "none"] = Field(
+    credit: Credit = Field(
         "parent",
         description="what the actions of children learn from: parent: the advantage of the step that called; own: score_child of "
         "the environment's class; none: they are not trained",
@@ -178,6 +181,11 @@ class AgentSettings(BaseModel):
     @property
     def grammar(self) -> Grammar:
         return Grammar(self.thinking, self.think_tag, self.code_style)
+
+    @property
+    def credit(self) -> Credit | None:
+        """Return what children learn from; None where there are none."""
+        return None if self.children is None else self.children.credit
 
     def render_summary_prompt(self) -> str:
         return SUMMARY_PROMPT.format(tokens=self.summary_tokens)

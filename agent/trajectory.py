@@ -253,6 +253,14 @@ LATER = ("children",)
 """Columns that tables of earlier versions lack."""
 
 
+def with_later_columns(table: pa.Table) -> pa.Table:
+    """Return a table of an earlier version with the columns that it lacks, without values."""
+    for name in LATER:
+        if name not in table.column_names:
+            table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
+    return table
+
+
 def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
     return pa.Table.from_pylist([t.model_dump() for t in trajectories], schema=SCHEMA)
 

@@ -53,9 +53,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Child:
+    """A model (kind `llm`) or an agent (kind `agent`) that a cell called with this task. `answer` is None where it gave none."""
+
+    kind: str
+    task: str
+    status: str
+    answer: str | None
+    steps: Sequence[Step] = ()
+
+
+@dataclass(frozen=True)
 class Trajectory:
     """A finished trajectory. `status` says how it ended; `answer` is None if none was submitted; `files` are those collected;
-    `outcome` is that of its session in a `World`, and None elsewhere.
+    `outcome` is that of its session in a `World`, and None elsewhere; `children` are those that its cells called.
     """
 
     question: str
@@ -65,6 +76,7 @@ class Trajectory:
     steps: Sequence[Step] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     outcome: Any = None
+    children: Sequence[Child] = ()
 
 
 @dataclass(frozen=True)
@@ -103,10 +115,18 @@ class Tasks:
         """
         raise NotImplementedError
 
+    def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
+        """Return what a child of a trajectory is worth, from 0 to 1, for a run whose children have their own credit."""
+        raise NotImplementedError
+
     def demonstrate(self, question: Question, rng: Random, good: bool) -> Sequence[tuple[str, str]]:
         """Return the steps of a demonstration for a warm start of kind `own`, each a thought and a cell. They are right where
         `good`; else they show only how to act, drawn by `rng`.
         """
+        raise NotImplementedError
+
+    def demonstrate_child(self, task: str, question: Question, rng: Random, good: bool) -> Sequence[tuple[str, str]] | str:
+        """Return how a child does the task that a demonstration gives it: what a model says (`llm`), or the steps of an agent."""
         raise NotImplementedError
 
 

@@ -156,7 +156,7 @@ def check_evaluation(
         yield str(error)
     yield from sessions.contradictions(rows, from_table(trajectories))
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
-    again = rescored(storage, config.reward, trajectories, questions, rewards)
+    again = rescored(storage, config.reward, trajectories, questions, rewards, config.agent.credit)
     if again.lost:
         yield again.lost
     elif not same(rewards, again.rewards):

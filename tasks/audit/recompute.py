@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.agent.trajectory import from_table
+from nbrl.agent.settings import Credit
+from nbrl.agent.trajectory import SAMPLED, from_table
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.sessions import SessionReplay
@@ -46,13 +47,18 @@ class Rescored(NamedTuple):
 
 
 def rescored(
-    storage: Storage, settings: RewardSettings, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table
+    storage: Storage,
+    settings: RewardSettings,
+    trajectories: pa.Table,
+    prompts: pa.Table,
+    rewards: pa.Table,
+    credit: Credit | None = None,
 ) -> Rescored:
     """Return the rewards of the trajectories. No model is asked: its grades are read, and where it gave none `rewards` say so."""
     unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
-    again = score_table(rows, settings)
+    again = score_table(rows, settings, credit)
     return Rescored(_with_faults(again, list(unscored.values())), lost)
 
 
@@ -127,7 +133,8 @@ class Recompute:
             yield from (where + words for words in self._sampled(prompts, trajectories))
             made = record.rounds[number].trajectories
             yield from (where + words for words in check_index(self._storage, made, trajectories))
-            again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards)
+            credit = self._config.agent.credit
+            again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards, credit)
             if again.lost:
                 yield f"{where}{again.lost}"
             elif not same(rewards, again.rewards):
@@ -197,7 +204,8 @@ class Recompute:
                 yield "groups were kept, but no advantages were computed"
             return
         learner = self._config.learner_estimates
-        expected = reward_table(rows) if learner else advantage_table(rows, self._config.advantage)
+        credit = self._config.agent.credit
+        expected = reward_table(rows) if learner else advantage_table(rows, self._config.advantage, credit)
         if not same(self._storage.read_table(table.path, table.digest), expected):
             yield "the advantages are not what the kept rewards give"
 
@@ -226,4 +234,4 @@ def sampled_from(trajectories: pa.Table) -> pa.ChunkedArray:
     """Return the versions of the weights that sampled each action."""
     nodes = pc.list_flatten(trajectories["nodes"])
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
-    return versions.filter(pc.equal(kinds, "sampled"))
+    return versions.filter(pc.is_in(kinds, pa.array(SAMPLED)))

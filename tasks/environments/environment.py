@@ -57,6 +57,10 @@ class Environment(ClosedModel):
         """Return what opens the sessions of its trajectories, where its questions have some (rules of OF_SESSIONS)."""
         return None
 
+    def scores_children(self) -> bool:
+        """Return whether it says what the children of a trajectory are worth."""
+        return False
+
     def source(self) -> str:
         """Return the SHA-256 of its own code, which decides questions and scores; empty where nbrl has all of it."""
         return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.trajectory import SAMPLED
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
@@ -64,7 +65,7 @@ def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -
                 "f1": reward["f1"],
                 "reward": reward["total"],
                 "steps": len(row["steps"]),
-                "sampled_tokens": sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] == "sampled"),
+                "sampled_tokens": sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] in SAMPLED),
                 "trajectory": row["id"],
                 "unscored": reward["unscored"],
                 "failure": row["failure"],

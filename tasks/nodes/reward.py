@@ -96,7 +96,8 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     )
 
     def score() -> Artifact:
-        rewards = over_parts(runners, rows, score_parts, (storage, references, settings), "trajectory")
+        given = (storage, references, settings, services.config.agent.credit)
+        rewards = over_parts(runners, rows, score_parts, given, "trajectory")
         check_scored(rewards)
         digest = services.storage.write_table(layout.rewards, rewards)
         return Artifact(path=layout.rewards, digest=digest, metrics=facet_means(rewards))

@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.settings import Credit
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
+from nbrl.tasks.advantage.children import of_children
 from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA, ROUNDING, estimate
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import BrokenInvariantError
@@ -88,12 +90,17 @@ def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
-    """Return rows of ADVANTAGES_SCHEMA for the reward rows. A trajectory without a step has no row, but counts in its group."""
+def advantage_table(rewards: list[dict], settings: AdvantageSettings, credit: Credit | None = None) -> pa.Table:
+    """Return rows of ADVANTAGES_SCHEMA for the reward rows, with those of children where there is a `credit` for them. A
+    trajectory without a step has no row, but counts in its group.
+    """
     if not any(reward["step_rewards"] for reward in rewards):
         return ADVANTAGES_SCHEMA.empty_table()
     names = [r["trajectory"] for r in rewards]
     arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings, names)
+    if credit is not None:
+        below = of_children(rewards, arrays, settings, credit)
+        arrays = [np.concatenate(both) for both in zip(arrays, below, strict=True)]
     if not all(np.isfinite(array).all() for array in arrays):
         raise BrokenInvariantError(
             f"the {settings.estimator} estimator made an advantage that is not finite; look at the step rewards"
@@ -133,7 +140,8 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
     and the learner applies the estimator to them before its first optimiser step.
     """
     rows = kept_rows(map(services.read, rewards), map(services.read, selections))
-    table = reward_table(rows) if services.config.learner_estimates else advantage_table(rows, services.config.advantage)
+    config = services.config
+    table = reward_table(rows) if config.learner_estimates else advantage_table(rows, config.advantage, config.agent.credit)
     path = scope.layout.advantages
     digest = services.storage.write_table(path, table)
     counts = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from nbrl.agent.settings import Credit
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RewardError
@@ -16,7 +17,7 @@ from nbrl.tasks.reward.settings import RewardSettings
 
 TOLERANCE, FACTOR = 0.2, 0.5
 MIN_THINK, MIN_CODE = 10, 5
-COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files", "outcome"]
+COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps", "files", "outcome", "children"]
 MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 
@@ -86,6 +87,8 @@ SCHEMA = pa.schema(
         ("unscored", pa.string()),  # why its scorer failed; empty for most
     ]
 )
+CHILDREN = pa.field("children", pa.list_(pa.struct([("caller", pa.int32()), ("step_rewards", pa.list_(pa.float64()))])))
+"""Column of runs whose agents have children: by which step each was called, and the rewards of its own steps."""
 
 
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
@@ -113,12 +116,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         qa = settings.qa_weights.scaled(0.0)
     else:
         qa = settings.qa_weights.reward(judged.exact, judged.partial, answered=answer is not None)
-    divisors = {"steps": max(1, len(steps)), "cells": max(1, sum(step["kind"] == "cell" for step in steps))}
-    earned = {name: [facet.earned(step, settings) for step in steps] for name, facet in STEP_FACETS.items()}
-    rewards = [
-        sum(getattr(settings, name) * earned[name][number] / divisors[facet.divided_by] for name, facet in STEP_FACETS.items())
-        for number in range(len(steps))
-    ]
+    rewards, means = _of_steps(steps, settings)
     every = range(len(rewards))
     if judged.steps:
         rewards = [reward + settings.qa * paid for reward, paid in zip(rewards, judged.steps, strict=True)]
@@ -138,24 +136,56 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         "em": judged.exact,
         "f1": judged.partial,
         "answered": float(answer is not None),
-        **{name: sum(earned[name]) / divisors[facet.divided_by] for name, facet in STEP_FACETS.items()},
+        **means,
         "own": [{"name": name, "value": value} for name, value in judged.facets],
         "unscored": judged.fault,
     }
 
 
-def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
-    """Return rows of SCHEMA for trajectories with their references and grades."""
+def _of_steps(steps: Sequence[Mapping[str, Any]], settings: RewardSettings) -> tuple[list[float], dict[str, float]]:
+    """Return what each step earns beside the answer, and the mean of each facet."""
+    divisors = {"steps": max(1, len(steps)), "cells": max(1, sum(step["kind"] == "cell" for step in steps))}
+    earned = {name: [facet.earned(step, settings) for step in steps] for name, facet in STEP_FACETS.items()}
+    rewards = [
+        sum(getattr(settings, name) * earned[name][number] / divisors[facet.divided_by] for name, facet in STEP_FACETS.items())
+        for number in range(len(steps))
+    ]
+    return rewards, {name: sum(earned[name]) / divisors[facet.divided_by] for name, facet in STEP_FACETS.items()}
+
+
+def _of_children(row: Mapping[str, Any], judged: Judged, settings: RewardSettings, credit: Credit) -> list[dict[str, Any]]:
+    """Return the rows of CHILDREN: rewards where children have their own credit, at the end what their environment says that
+    they are worth; else zeros.
+    """
+    scored = list[dict[str, Any]]()
+    for number, child in enumerate(row["children"] or ()):
+        rewards = [0.0] * len(child["steps"])
+        if credit == "own" and rewards and not judged.fault:
+            rewards, _ = _of_steps(child["steps"], settings)
+            rewards[-1] += settings.qa * settings.qa_weights.scaled(judged.children[number] if judged.children else 0.0)
+        scored.append({"caller": child["caller"], "step_rewards": rewards})
+    return scored
+
+
+def score_table(table: pa.Table, settings: RewardSettings, credit: Credit | None = None) -> pa.Table:
+    """Return rows of SCHEMA for trajectories with their references and grades, and CHILDREN where these can have some."""
     rows = table.to_pylist()
-    scored = [_score(row, judged, settings) for row, judged in zip(rows, judge(rows), strict=True)]
-    return pa.Table.from_pylist(scored, schema=SCHEMA)
+    for row in rows:
+        row["children_scored"] = credit == "own"
+    verdicts = judge(rows)
+    scored = [_score(row, judged, settings) for row, judged in zip(rows, verdicts, strict=True)]
+    rewards = pa.Table.from_pylist(scored, schema=SCHEMA)
+    if credit is None:
+        return rewards
+    children = [_of_children(row, judged, settings, credit) for row, judged in zip(rows, verdicts, strict=True)]
+    return rewards.append_column(CHILDREN, pa.array(children, CHILDREN.type))
 
 
 def referenced(trajectories: pa.Table, references: pa.Table) -> pa.Table:
     """Return trajectories with what their answers are compared with: the columns of `references`, which are found by `group`."""
     places = {group: place for place, group in enumerate(references["group"].to_pylist())}
     asked = references.drop_columns(["group"]).take([places[group] for group in trajectories["group"].to_pylist()])
-    table = trajectories.select(COLUMNS)
+    table = trajectories.select([name for name in COLUMNS if name in trajectories.column_names])  # of earlier versions too
     for name in asked.column_names:
         table = table.append_column(name, asked[name])
     return table
@@ -166,12 +196,14 @@ def to_grade(block: pa.Table, storage: Storage, references: pa.Table) -> pa.Tabl
     return referenced(joined(block, storage.read_table), references).select(NEEDED)
 
 
-def score_parts(block: pa.Table, storage: Storage, references: pa.Table, settings: RewardSettings) -> pa.Table:
-    """Return rows of score.SCHEMA of rows of a round's index, with their grades; Ray Data maps this function."""
+def score_parts(
+    block: pa.Table, storage: Storage, references: pa.Table, settings: RewardSettings, credit: Credit | None
+) -> pa.Table:
+    """Return the rewards of rows of a round's index, with their grades; Ray Data maps this function."""
     rows = referenced(joined(block, storage.read_table), references)
     for name in GRADES:
         rows = rows.append_column(name, block[name])
-    return score_table(rows, settings)
+    return score_table(rows, settings, credit)
 
 
 def check_unscored(faults: Sequence[str], count: int) -> None:

@@ -17,7 +17,7 @@ from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.settings import RatioLoss
-from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_SESSIONS
+from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_CLASSES, OF_SESSIONS
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.children import kernels_at_once
 from nbrl.tasks.runs.check_recorded import check_recorded
@@ -61,6 +61,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_direct(config, contents)
     _check_sandbox(config)
     _check_program(config, purpose)
+    _check_children(config, purpose, contents)
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
@@ -120,6 +121,30 @@ def _check_program(config: RunConfig, purpose: Purpose) -> None:
         raise ConfigError(f"reward.{idle[0]} has no effect with agent.kind program, which earns by its answer; leave it out")
     if agent.folder is not None and not Path(agent.folder).is_dir():
         raise ConfigError(f"agent.folder {agent.folder} is no folder; name the one that the program is in")
+
+
+def _check_children(config: RunConfig, purpose: Purpose, contents: Mapping[str, Contents]) -> None:
+    """Check that children can be called, and learn from what the settings say."""
+    children = config.agent.children
+    if children is None:
+        return
+    for name, content in contents.items():
+        if children.credit == "own" and not (content.rules <= {*OF_CLASSES} and config.environments[name].scores_children()):
+            raise ConfigError(
+                f"agent.children.credit is own, but environments.{name} has no class with a method score_child for all its "
+                "questions; write it, or set agent.children.credit to parent"
+            )
+    if purpose != "train":
+        return
+    if config.rollout.branch is not None:
+        raise ConfigError("rollout.branch plays cells again, and those that call children cannot be; leave out agent.children")
+    if config.recorded is not None:
+        raise ConfigError("agent.children has no effect with an environment of the kind recorded; leave it out")
+    if children.credit != "none" and config.learner_estimates:
+        raise ConfigError(
+            f"agent.children.credit {children.credit} needs advantages that the rewards alone give, without a critic, "
+            "advantage.per_ability and update.kl_in_reward; leave those out, or set agent.children.credit to none"
+        )
 
 
 def _check_sandbox(config: RunConfig) -> None:

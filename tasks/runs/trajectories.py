@@ -6,13 +6,13 @@ import pyarrow as pa
 import pyarrow.types as types
 from pydantic import ValidationError
 
-from nbrl.agent.trajectory import ROOT, SCHEMA, Trajectory, from_table
+from nbrl.agent.trajectory import LATER, ROOT, SCHEMA, Trajectory, from_table, with_later_columns
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.parts import INDEX, joined, taken
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 
-MAY_BE_NULL = {"answer"}
+MAY_BE_NULL = {"answer", *LATER}
 LONGEST_S = 1e11  # a moment in seconds since 1970, or a duration, is less
 
 
@@ -22,6 +22,7 @@ def read_trajectories(storage: Storage, key: str, identity: str | None = None) -
     Raises MissingError, or DamagedError if the table is not one of trajectories.
     """
     table = storage.read_table(key) if identity is None else _parts_with(storage, key, identity)
+    table = with_later_columns(table)
     for field in SCHEMA:
         wrong = "lacks" if field.name not in table.column_names else _fault(table[field.name], field)
         if wrong:
@@ -51,7 +52,7 @@ def trajectories_of(storage: Storage, key: str, rows: pa.Table) -> list[Trajecto
     for trajectory in trajectories:
         if not all(ROOT <= node.parent < place for place, node in enumerate(trajectory.nodes)):
             raise _damaged(storage, key, f"a node of {trajectory.id!r} does not come after its parent")
-        seconds = [(step.policy_seconds, step.kernel_seconds) for step in trajectory.steps]
+        seconds = [(step.policy_seconds, step.kernel_seconds) for step in trajectory.all_steps]
         if not all(0 <= each < LONGEST_S for each in (trajectory.started_at, trajectory.seconds, *chain(*seconds))):
             raise _damaged(storage, key, f"a time of {trajectory.id!r} is none")
         for node in trajectory.sampled():

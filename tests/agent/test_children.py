@@ -143,6 +143,13 @@ def test_tokens_are_never_sampled_beyond_the_budget() -> None:
     assert set(statuses) <= {Status.ANSWERED, Status.TOKEN_LIMIT}
 
 
+def test_tokens_that_others_may_give_back_are_still_there() -> None:
+    several = act("import asyncio\nprint(await asyncio.gather(*[agent(task) for task in ('left?', 'up?', 'down?')]))")
+    done = [act("submit_final_answer(1)")]
+    made = play({QUESTION: [several, *done], "left?": done, "up?": done, "down?": done}, tokens=3072)
+    assert made.steps[0].observation == "['1', '1', '1']"
+
+
 def test_a_child_that_has_no_more_tokens_has_no_answer() -> None:
     made = play(
         {QUESTION: [act("print(await agent('left?'))"), act("submit_final_answer(1)")], "left?": [act("seen = 1")]}, tokens=60

@@ -60,6 +60,9 @@ class OwnEnvironment(Environment):
     def session_source(self) -> SessionSource:
         return WorldSource(self.place, self.settings)
 
+    def scores_children(self) -> bool:
+        return type(made("the environment", self.place, self.settings)).score_child is not Tasks.score_child
+
     def source(self) -> str:
         """Return the SHA-256 of the module's source or, in a package, of all files of the package."""
         return source_digest(self.place)

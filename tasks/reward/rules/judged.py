@@ -17,8 +17,8 @@ Paid = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 class Judged(NamedTuple):
     """`exact`: 1 if the answer is right, else 0. `partial`: how much of it is, from 0 to 1.
 
-    An environment of one's own may say what the task pays, at the end (`value`, from 0 to 1) or at each step (`steps`), and
-    facets to report. `fault` says why a scorer failed; then nothing else means anything.
+    An environment of one's own may say what the task pays, at the end (`value`, from 0 to 1) or at each step (`steps`), facets
+    to report, and what each child is worth, from 0 to 1. `fault` says why a scorer failed; then nothing else means anything.
     """
 
     exact: float
@@ -27,6 +27,7 @@ class Judged(NamedTuple):
     steps: tuple[float, ...] = ()
     facets: tuple[tuple[str, float], ...] = ()
     fault: str = ""
+    children: tuple[float, ...] = ()
 
 
 def named_facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

@@ -37,6 +37,7 @@ class _Score(BaseModel):
     value: FiniteFloat | None
     steps: list[Paid] = Field(max_length=100_000)
     facets: dict[str, float]
+    children: list[FiniteFloat]
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
@@ -50,10 +51,17 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
     for name, same in groupby(places, key=lambda place: _place(rows[place])):
         group = list(same)
-        comparisons = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
+        comparisons = [
+            {
+                "reference": rows[place]["reference"],
+                "trajectory": _trajectory(rows[place]),
+                "children": rows[place].get("children_scored", False),
+            }
+            for place in group
+        ]
         answers = confined.compare(RULE, comparisons, _module(name))
         for place, done in zip(group, answers, strict=True):
-            judged[place] = _judged(done, len(rows[place]["steps"]))
+            judged[place] = _judged(done, len(rows[place]["steps"]), _scored_children(rows[place]))
         able = {one["reference"]: True for place, one in zip(group, comparisons, strict=True) if not judged[place].fault}
         scored = [one["trajectory"]["answer"] for place, one in zip(group, comparisons, strict=True) if not judged[place].fault]
         others = [*dict.fromkeys(scored)]
@@ -69,16 +77,20 @@ def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str 
     """Return whether the class can score one of these answers or a PLAIN one, with these steps and files or without."""
     trajectory = asked["trajectory"]
     tried = [{**trajectory, "answer": answer} for answer in (*answers, *PLAIN)]
-    tried += [{**each, "steps": [], "files": {}} for each in tried[len(answers) :]]
+    tried += [{**each, "steps": [], "files": {}, "children": []} for each in tried[len(answers) :]]
     tried = tried[:SLOW] if slow else tried
     done = confined.compare(RULE, [{**asked, "trajectory": each} for each in tried], _module(place))
-    return any(not _judged(one, len(each["steps"])).fault for one, each in zip(done, tried, strict=True))
+    scored = asked["children"]
+    return any(
+        not _judged(one, len(each["steps"]), len(each["children"]) if scored else 0).fault
+        for one, each in zip(done, tried, strict=True)
+    )
 
 
 def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
     """Return why the program that scores cannot make the class; empty if it can. Raises RewardError."""
     reference = json.dumps({"place": place, "settings": settings, "reference": None})
-    (done,) = confined.compare(RULE, [{"reference": reference, "trajectory": None}], _module(place))
+    (done,) = confined.compare(RULE, [{"reference": reference, "trajectory": None, "children": False}], _module(place))
     return _storable(str(done.get("fault", "")))
 
 
@@ -110,15 +122,26 @@ def _vocabulary() -> dict[str, str]:
 
 def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the trajectory as JSON; pictures among its outputs are left out."""
-    names = ("kind", "think", "code", "observation", "cell_status", "malformed")
-    steps = [
-        {name: step[name] for name in names} | {"outputs": [(output["kind"], output["text"]) for output in step["outputs"]]}
-        for step in row["steps"]
-    ]
     files = {file["path"]: base64.b64encode(file["data"]).decode() for file in row["files"]}
     outcome = json_value(row["outcome"]) if row.get("outcome") else None
     said = {name: row[name] for name in ("question", "ability", "status", "answer")}
-    return said | {"steps": steps, "files": files, "outcome": outcome}
+    children = [
+        {name: child[name] for name in ("kind", "task", "status", "answer")} | {"steps": _steps(child["steps"])}
+        for child in row.get("children") or ()
+    ]
+    return said | {"steps": _steps(row["steps"]), "files": files, "outcome": outcome, "children": children}
+
+
+def _steps(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    names = ("kind", "think", "code", "observation", "cell_status", "malformed")
+    return [
+        {name: step[name] for name in names} | {"outputs": [(output["kind"], output["text"]) for output in step["outputs"]]}
+        for step in steps
+    ]
+
+
+def _scored_children(row: Mapping[str, Any]) -> int:
+    return len(row["children"] or ()) if row.get("children_scored") else 0
 
 
 def _storable(text: str) -> str:
@@ -126,7 +149,7 @@ def _storable(text: str) -> str:
     return text[:SHOWN_CHARS].encode("utf-8", "replace").decode()
 
 
-def _judged(done: Mapping[str, Any], steps: int) -> Judged:
+def _judged(done: Mapping[str, Any], steps: int, children: int) -> Judged:
     if "fault" in done:
         return Judged(0.0, 0.0, fault=_storable(str(done["fault"])))
     try:
@@ -135,6 +158,9 @@ def _judged(done: Mapping[str, Any], steps: int) -> Judged:
         return Judged(0.0, 0.0, fault=_storable(f"its score cannot be used: {fault_in_words(error)}"))
     if score.steps and len(score.steps) != steps:
         return Judged(0.0, 0.0, fault=f"its score has {len(score.steps)} steps, the trajectory {steps}")
+    if len(score.children) != children:
+        return Judged(0.0, 0.0, fault=f"its score has {len(score.children)} children, the trajectory {children}")
     exact = float(score.success)
     value = exact if score.value is None else min(1.0, max(0.0, score.value))
-    return Judged(exact, value, value, tuple(score.steps), named_facets(score.facets))
+    worth = tuple(min(1.0, max(0.0, each)) for each in score.children)
+    return Judged(exact, value, value, tuple(score.steps), named_facets(score.facets), children=worth)

@@ -3,8 +3,9 @@
 Usage: python -I scorer.py RULE CPU_SECONDS WALL_SECONDS
 
 Each line of standard input is a comparison as JSON: `{"answer", "answers", "reference"}`, or by the rule `own` `{"reference",
-"trajectory"}`, where a trajectory of null asks only that the class is made. The first line of standard output is `ready`; there
-follows an object for each comparison: `{"score"}` from 0 to 1, by the rule `own` the fields of a Score, or `{"fault"}`.
+"trajectory", "children"}`, whose last says whether children are scored too; a trajectory of null asks only that the class is
+made. The first line of standard output is `ready`; there follows an object for each comparison: `{"score"}` from 0 to 1, by the
+rule `own` the fields of a Score and what children are worth, or `{"fault"}`.
 
 Every comparison runs in a process of its own, forked once the packages are imported, with little memory and at most CPU_SECONDS
 of processor time, in whole seconds. One that waits uses none, and is ended after WALL_SECONDS. This program imports nothing of
@@ -126,16 +127,19 @@ def own_tasks(place: str, settings: str) -> Any:
 
 def own(comparison: dict[str, Any]) -> dict[str, Any]:
     """Return the score of a trajectory by the class, as the fields of its Score."""
-    from nbrl.tasks.own import Step, Trajectory
+    from nbrl.tasks.own import Child, Trajectory
 
     reference, fields = json.loads(comparison["reference"]), comparison["trajectory"]
     tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
     if fields is None:
         return {}
-    steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in fields.pop("steps")]
     files = {path: base64.b64decode(data) for path, data in fields.pop("files").items()}
-    score = tasks.score(Trajectory(**fields, steps=steps, files=files), reference["reference"])
-    paid = [*([] if score.value is None else [score.value]), *score.steps]
+    children = [Child(**{**child, "steps": own_steps(child["steps"])}) for child in fields.pop("children")]
+    steps = own_steps(fields.pop("steps"))
+    trajectory = Trajectory(**fields, steps=steps, files=files, children=children)
+    score = tasks.score(trajectory, reference["reference"])
+    worth = [float(tasks.score_child(each, trajectory, reference["reference"])) for each in children if comparison["children"]]
+    paid = [*([] if score.value is None else [score.value]), *score.steps, *worth]
     if not all(math.isfinite(float(each)) for each in paid):
         raise ValueError("it pays what is no finite number")
     return {
@@ -143,7 +147,15 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
         "value": None if score.value is None else float(score.value),
         "steps": [float(each) for each in score.steps],
         "facets": {str(name): number for name, value in score.facets.items() if (number := finite(value)) is not None},
+        "children": worth,
     }
+
+
+def own_steps(steps: list[dict[str, Any]]) -> list[Any]:
+    """Return steps as a class is given them."""
+    from nbrl.tasks.own import Step
+
+    return [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in steps]
 
 
 def finite(value: Any) -> float | None:

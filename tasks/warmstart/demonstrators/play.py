@@ -4,19 +4,26 @@ A demonstration is a trajectory made by `Episode` itself: a policy trained on it
 ids that it was trained on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
+from nbrl.agent.budget import ChildBudget
+from nbrl.agent.children.children import Children, NoFiles, OpenedChild
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Grammar
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
+from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.recorded import ScriptedPolicy
-from nbrl.agent.policy import Policy
+from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.exchange import handlers
 from nbrl.agent.tools.sessions import GuardedSession
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import StoppedError
@@ -55,25 +62,71 @@ class DemonstrationAgent:
             raise StoppedError("the recording of demonstrations was cancelled")
 
 
+Played = Sequence[Move] | str
+"""How a child is played: moves of an agent, or what a model says."""
+
+
 @dataclass(frozen=True)
 class DemonstratedQuestion:
-    """A question as a demonstrator gets it."""
+    """A question as a demonstrator gets it. `files` are texts in the folder, by name; `child` says how one's task is played."""
 
     id: str
     question: str
     ability: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    child: Callable[[str], Played] | None = None
+
+
+class PlayedTasks:
+    """A policy that plays the question by its moves, and the tasks of its children as the question says."""
+
+    def __init__(self, asked: DemonstratedQuestion, moves: Sequence[Move], stage: DemonstrationAgent) -> None:
+        self._asked, self._stage = asked, stage
+        self._scripts = {asked.question: self._script(moves)}
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        task = prompt.messages[1].body
+        if task not in self._scripts:
+            if self._asked.child is None:
+                raise PolicyError(f"nothing shows how a child does {task[:100]!r}")
+            self._scripts[task] = self._script(self._asked.child(task))
+        return await self._scripts[task].generate(prompt, max_tokens, seed)
+
+    def _script(self, played: Played) -> ScriptedPolicy:
+        texts = [played] if isinstance(played, str) else [move.text(self._stage.agent.grammar) for move in played]
+        return ScriptedPolicy(texts, self._stage.tokenizer)
 
 
 async def play(asked: DemonstratedQuestion, moves: Sequence[Move], stage: DemonstrationAgent) -> Trajectory:
     """Play moves that were chosen before."""
-    texts = [move.text(stage.agent.grammar) for move in moves]
-    return await act(asked, ScriptedPolicy(texts, stage.tokenizer), stage)
+    return await act(asked, PlayedTasks(asked, moves, stage), stage)
 
 
 async def act(asked: DemonstratedQuestion, policy: Policy, stage: DemonstrationAgent) -> Trajectory:
-    """Play a policy that writes trusted code: its cells run in this process."""
+    """Play a policy that writes trusted code: its cells, and those of its children, run in this process."""
     stage.check()
-    toolbox = Toolbox(stage.tools)
-    kernel = InlineKernel(prelude(stage.tools), toolbox.call)
     task = Task(asked.id, asked.id, 0, asked.question, asked.ability, 0, instruction=stage.instruction)
-    return await Episode(task, policy, kernel, toolbox, stage.tokenizer, stage.agent, session=stage.session).run()
+    children = None
+    if stage.agent.children is not None:
+
+        def opens(nested: Children | None, depth: int) -> AbstractAsyncContextManager[OpenedChild]:
+            kernel, toolbox = _kernel(stage.tools, nested, {})
+            return nullcontext(OpenedChild(kernel, toolbox, NoFiles()))
+
+        budget = ChildBudget(stage.agent.children)
+        children = Children(task, policy, stage.tokenizer, stage.agent, opens, budget)
+    kernel, toolbox = _kernel(stage.tools, children, asked.files)
+    return await Episode(
+        task, policy, kernel, toolbox, stage.tokenizer, stage.agent, session=stage.session, children=children
+    ).run()
+
+
+def _kernel(tools: Sequence[Tool], children: Children | None, files: Mapping[str, str]) -> tuple[InlineKernel, Toolbox]:
+    """Return a kernel in this process, and the toolbox that answers it."""
+    toolbox = Toolbox([*tools, *(() if children is None else children.tools)])
+    answers = handlers(toolbox, str if children is None else children.budget.refusal)
+
+    async def call(name: str, arguments: dict[str, Any]) -> Any:
+        return await answers[name](arguments)
+
+    return InlineKernel(prelude(toolbox.tools.values()), call, files), toolbox

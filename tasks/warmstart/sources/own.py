@@ -2,13 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from nbrl.agent.errors import AgentError
+from nbrl.agent.text import with_files
 from nbrl.agent.tools.sessions import Asked, GuardedSession
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.own_world import CHECK_S, WorldSessions, made, reference_of
@@ -49,28 +52,51 @@ class OwnDemonstrations(DemonstrationSource):
         trajectories = []
         for number in range(self.count):
             question, rng = questions[number % len(questions)], random.Random(f"own {seed} {number}")
-            try:
-                moves = tasks.demonstrate(question, rng, rng.random() < self.good)
-            except Exception as error:  # of a user's code
-                raise ConfigError(f"demonstrations: {self.place}: demonstrate: {type(error).__name__}: {error}") from error
-            shown = [Move(think, code) for think, code in moves]
-            trajectories.append(await self._play(tasks, question, f"own-{number}", shown, stage, derive_seed(seed, number)))
+            good = rng.random() < self.good
+            shown = self._shown(tasks.demonstrate, question, rng, good)
+            child = partial(self._shown, tasks.demonstrate_child, question=question, rng=rng, good=good)
+            asked = DemonstratedQuestion(f"own-{number}", *_as_asked(question), child=child)
+            trajectories.append(await self._play(tasks, question, asked, shown, stage, derive_seed(seed, number)))
         return trajectories
 
+    def _shown(self, demonstrate: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Return the moves that a method of the class shows, or what a model says. Raises ConfigError."""
+        try:
+            moves = demonstrate(*args, **named)
+            return moves if isinstance(moves, str) else [Move(think, code) for think, code in moves]
+        except Exception as error:  # of a user's code
+            name = getattr(demonstrate, "__name__", "demonstrate")
+            raise ConfigError(f"demonstrations: {self.place}: {name}: {type(error).__name__}: {error}") from error
+
     async def _play(
-        self, tasks: Tasks, question: Question, name: str, moves: Sequence[Move], stage: DemonstrationAgent, seed: int
+        self,
+        tasks: Tasks,
+        question: Question,
+        asked: DemonstratedQuestion,
+        moves: Sequence[Move],
+        stage: DemonstrationAgent,
+        seed: int,
     ) -> Trajectory:
         if not isinstance(tasks, World):
-            return await play(DemonstratedQuestion(name, question.text, question.ability), moves, stage)
-        asked = Asked(name, question.text, question.ability, stage.environment, reference_of(question))
+            return await play(asked, moves, stage)
+        of_session = Asked(asked.id, question.text, question.ability, stage.environment, reference_of(question))
         try:
-            session = await GuardedSession.start(WorldSessions(tasks), asked, seed, CHECK_S)
+            session = await GuardedSession.start(WorldSessions(tasks), of_session, seed, CHECK_S)
             try:
                 opening = await session.observe()
-                text = f"{question.text}\n\n{opening}" if opening else question.text
+                text = f"{asked.question}\n\n{opening}" if opening else asked.question
                 here = replace(stage, tools=(*stage.tools, *session.tools), session=session)
-                return await play(DemonstratedQuestion(name, text, question.ability), moves, here)
+                return await play(replace(asked, question=text), moves, here)
             finally:
                 await session.close()
         except AgentError as error:
             raise ConfigError(f"demonstrations: {error}") from error
+
+
+def _as_asked(question: Question) -> tuple[str, str, dict[str, str]]:
+    """Return the question as an agent reads it, its ability, and its files that are texts, by name."""
+    files = dict[str, str]()
+    for each in question.files:
+        name, data = (Path(each).name, Path(each).read_bytes()) if isinstance(each, str) else each
+        files[name] = data.decode("utf-8", "replace")
+    return with_files(question.text, files), question.ability, files

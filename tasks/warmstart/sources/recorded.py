@@ -17,7 +17,7 @@ from nbrl.agent.notebook.recording import changed, read
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.trajectory import SCHEMA, Status, Trajectory, from_table
+from nbrl.agent.trajectory import SCHEMA, Status, Trajectory, from_table, with_later_columns
 from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.addresses import FilesAt, on_disk
@@ -47,8 +47,8 @@ async def retold(
     """Return the trajectories as this agent would have them, written again action by action with the recorded outputs.
 
     What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
-    would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what changed its own
-    context, for how is not recorded.
+    would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what called children or
+    changed its own context, for how is not recorded.
     """
     written: list[Trajectory] = []
     for each in recorded:
@@ -71,7 +71,7 @@ def _same_prompt(recorded: Trajectory, stage: DemonstrationAgent) -> bool:
 
 async def _again(recorded: Trajectory, stage: DemonstrationAgent) -> Trajectory | None:
     """Return the trajectory, written again; None if that gives another one."""
-    if recorded.status is Status.FAILED or any(_uses_context(step.code) for step in recorded.steps):
+    if recorded.status is Status.FAILED or recorded.children or any(_uses_context(step.code) for step in recorded.steps):
         return None
     task = Task(
         recorded.id, recorded.group, recorded.sample, recorded.question, recorded.ability, 0, instruction=stage.instruction
@@ -143,7 +143,7 @@ def _read(path: Path, name: str) -> list[Trajectory]:
     """Return the trajectories of a file. Raises ConfigError, which calls it by its name."""
     try:
         if path.suffix == ".parquet":
-            table = read_parquet(path)
+            table = with_later_columns(read_parquet(path))
             lacks = [column for column in SCHEMA.names if column not in table.column_names]
             if lacks:
                 raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from nbrl.agent.trajectory import Trajectory
+from nbrl.agent.trajectory import SAMPLED, Trajectory
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
@@ -72,5 +72,5 @@ def _ranked(storage: Storage, table: str, rewards: str | None) -> Iterator[tuple
     for row in rows.to_pylist():
         reward = scored.get(row["id"])
         if reward is not None and reward["success"] == 1.0:
-            tokens = sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] == "sampled")
+            tokens = sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] in SAMPLED)
             yield (reward["environment"], row["question"]), (-reward["total"], tokens, row["id"], table)

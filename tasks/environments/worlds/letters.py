@@ -1,0 +1,89 @@
+"""Letters to a shop, more of them than a small context holds: to count the complaints, somebody has to read each."""
+
+import random
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from nbrl.tasks.own import Child, Question, Score, Tasks, Trajectory
+
+PEOPLE = ("Ada", "Ben", "Eva", "Ida", "Jon", "Leo", "Mia", "Ned", "Pia", "Tom")
+THINGS = ("lamp", "mug", "chair", "radio", "kettle", "clock", "coat", "drum", "fan", "tent")
+COMPLAINTS = (
+    "came broken", "came late", "never came", "has a crack", "is too small", "makes noise", "lost a screw", "smells of oil",
+    "is not mine", "stopped after a day",
+)  # fmt: skip
+THANKS = (
+    "came early", "is lovely", "came safely", "fits well", "shines", "was worth it", "makes us happy", "smells of wood",
+    "is just right", "lasted for years",
+)  # fmt: skip
+FILE = "letters.txt"
+NEAR = 8  # from so many off, a count is worth nothing
+HELD_OUT = 1_000_003
+TASK = "complaint? "
+
+
+class Letters(Tasks):
+    """How many of the `letters` in a file complain? `train` and `held_out` files by seed."""
+
+    def __init__(self, seed: int = 0, train: int = 512, held_out: int = 128, letters: int = 40) -> None:
+        if not 4 <= letters <= 1000:
+            raise ValueError(f"letters is {letters}; take 4 to 1000")
+        self._counts = {"train": (seed, train), "held_out": (seed + HELD_OUT, held_out)}
+        self._letters = letters
+
+    def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
+        first, count = self._counts[split]
+        for seed in range(first, first + count):
+            letters, complaints = self._written(seed)
+            yield Question(
+                f"How many of the letters in {FILE} complain?",
+                {"complaints": complaints, "others": [each for each in letters if each not in complaints]},
+                ability="count",
+                files=[(FILE, "\n".join(letters).encode())],
+            )
+
+    def score(self, trajectory: Trajectory, reference: Any) -> Score:
+        """Pay more the nearer the count is, and all of it for the right one."""
+        try:
+            off = abs(int((trajectory.answer or "").strip()) - len(reference["complaints"]))
+        except ValueError:
+            return Score(success=False, value=0.0)
+        return Score(success=off == 0, value=1.0 if off == 0 else max(0.0, 0.5 * (1 - off / NEAR)), facets={"off": off})
+
+    def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
+        """Pay for the right answer about one letter."""
+        said, letter = (child.answer or "").strip().lower(), child.task.removeprefix(TASK)
+        known = {**dict.fromkeys(reference["complaints"], "yes"), **dict.fromkeys(reference["others"], "no")}
+        return float(known.get(letter) == said)
+
+    def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
+        """Ask about each letter; or, without `good`, about the first few, or about none."""
+        ask = (
+            f"import asyncio\nletters = open('{FILE}').read().split('\\n')\n"
+            f"said = await asyncio.gather(*[llm('{TASK}' + each, 4) for each in letters{{}}])\n"
+            "submit_final_answer(said.count('yes'))"
+        )
+        if good:
+            return [("ask about each of them", ask.format(""))]
+        if rng.random() < 0.5:
+            return [("some of them will do", ask.format("[:9]"))]
+        return [("my guess is good", f"submit_final_answer({rng.randint(0, self._letters)})")]
+
+    def demonstrate_child(self, task: str, question: Question, rng: random.Random, good: bool) -> str:
+        """Say whether a letter complains; without `good`, say anything."""
+        if good:
+            return "yes" if task.removeprefix(TASK) in question.reference["complaints"] else "no"
+        return rng.choice(("yes", "no"))
+
+    def _written(self, seed: int) -> tuple[list[str], list[str]]:
+        """Return the letters of a seed, and those of them that complain. No two are the same."""
+        rng = random.Random(zlib.crc32(f"letters {seed}".encode()))
+        share, letters, complaints = rng.uniform(0.2, 0.8), dict[str, bool](), list[str]()
+        while len(letters) < self._letters:
+            complains = rng.random() < share
+            said = rng.choice(COMPLAINTS if complains else THANKS)
+            number = f" {rng.randint(10, 99)}" if len(letters) > len(PEOPLE) * 10 else ""
+            letters.setdefault(f"{rng.choice(PEOPLE)}{number}: my {rng.choice(THINGS)} {said}.", complains)
+        complaints = [letter for letter, complains in letters.items() if complains]
+        return list(letters), complaints
