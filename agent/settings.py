@@ -47,7 +47,7 @@ class ChildSettings(BaseModel):
     calls: int = Field(8, ge=1, le=1_000, description="calls of llm and agent, those of children included")
     tokens: int = Field(4_096, ge=1, description="tokens that all children together may sample")
     seconds: float = Field(
-        120.0, gt=0, description="wall time in which any child runs; the time of a cell stands still meanwhile"
+        120.0, gt=0, description="wall time in which any child runs; it is not taken from the time of the cell that waits"
     )
     credit: Credit = Field(
         "parent",

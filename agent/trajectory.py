@@ -9,6 +9,7 @@ its children. The ids of a sampled node are exactly those the engine returned.
 
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -160,6 +161,15 @@ class Trajectory(_Record):
     def all_steps(self) -> list[Step]:
         """Return the steps in the order of their numbers: those of the trajectory, then those of its children."""
         return [*self.steps, *(step for child in self.children for step in child.steps)]
+
+    def called_by(self, step: int) -> list[tuple[int, int]]:
+        """Return the children that the cell of step `step` called: the place of each, and the number of its first step."""
+        firsts = accumulate((len(child.steps) for child in self.children), initial=len(self.steps))
+        return [
+            (place, first)
+            for place, (child, first) in enumerate(zip(self.children, firsts, strict=False))
+            if child.caller == step
+        ]
 
     def sampled(self) -> list[Node]:
         """Return the sampled action of every step, in the order in which the tree has them. One that a branch leaves halfway is

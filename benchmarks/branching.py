@@ -1,10 +1,10 @@
 """Do branches teach more from the same number of sampled tokens? Trains with plain groups and with branched ones, in turns.
 
-Usage: python benchmarks/branching.py [--task multi_hop|sums] [--seeds 0,1,2,3,4] [--iterations 6]
+Usage: python benchmarks/branching.py [--task multi_hop|gym] [--seeds 0,1,2,3,4] [--iterations 6]
 
-`multi_hop` are the questions of the generated world that need two look-ups (two_hop, notepad), for the policy of tiny-cpu; `sums`
-is chain_sum of reasoning-gym, for that of mixed-cpu, whose trajectories mostly have one step, before which there is nothing to
-branch. Ways: `plain` has groups of 4 and the estimator reinforce_pp_baseline; `vine` groups of 3 with two branches at one step,
+`multi_hop` are the questions of the generated world that need two look-ups (two_hop, notepad), for the policy of tiny-cpu; `gym`
+are chain_sum and gcd of reasoning-gym, for a policy that takes up to three steps:
+`PYTHONPATH=benchmarks nbrl warmstart models/gym-steps --recipe benchmarks/recipes/gym-steps-warmstart.yaml`. Ways: `plain` has groups of 4 and the estimator reinforce_pp_baseline; `vine` groups of 3 with two branches at one step,
 any; `tree` groups of 2 with two branches at each of the two steps of least likely actions. All else is the same.
 
 Every policy is evaluated on held-out questions after each update. Success at equal tokens is read off between two evaluations.
@@ -29,7 +29,7 @@ NBRL = str(Path(sys.executable).with_name("nbrl"))
 EVALUATED = ["evaluate.every=1", "evaluate.questions=128"]
 TASKS = {
     "multi_hop": ("tiny-cpu", ["environments.world.abilities=[two_hop, notepad]", "environments.world.held_out=128"]),
-    "sums": ("mixed-cpu", ["environments.world=null", "rollout.prompts=64", "rollout.group_size=4"]),
+    "gym": ("benchmarks/recipes/gym-steps.yaml", []),
 }
 WAYS = {
     "plain": ["advantage.estimator=reinforce_pp_baseline"],

@@ -33,7 +33,8 @@ _MATHS = re.compile(r"[$\\]")
 def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -> NotebookNode:
     """Return a valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
 
-    Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first is in the
+    Thoughts and summaries are markdown cells, actions code cells with their outputs; children are folded below the cell that
+    called them. What a reader does not see first is in the
     metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's last
     cell. `nbrl.agent.notebook.recording` reads it again.
     """
@@ -44,6 +45,9 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
     for index, (step, reward) in enumerate(zip(trajectory.steps, steps, strict=True)):
         executed += step.kind == "cell" and not step.malformed
         cells += _step(index, step, reward, executed)
+        if called := trajectory.called_by(index):
+            texts = [_child(trajectory, place, first) for place, first in called]
+            cells.append(_markdown(f"step-{index + 1}-children", "\n\n".join(texts), {}))
     cells.append(_markdown("answer", _ending(trajectory), {}))
     facts = trajectory.model_dump(mode="json", exclude={"nodes", "steps"})
     if rewards:
@@ -123,6 +127,18 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
     if step.cell_status in _NOTICES:
         code.outputs.append(new_output("stream", name="stderr", text=_NOTICES[step.cell_status] + "\n"))
     return [_markdown(f"{name}-think", head, {}), code]
+
+
+def _child(trajectory: Trajectory, place: int, first: int) -> str:
+    """Return a child, folded, with those that it called: text that runs nothing."""
+    child = trajectory.children[place]
+    parts = [f"<details><summary>{child.kind}, {child.status}</summary>", f"**Task:** {literal(child.task)}"]
+    for index, step in enumerate(child.steps):
+        said = [step.think, step.malformed or step.code, step.observation]
+        parts += [f"**Step {index + 1}**", *(literal(text) for text in said if text)]
+        parts += [_child(trajectory, below, its_first) for below, its_first in trajectory.called_by(first + index)]
+    answer = "none" if child.answer is None else literal(child.answer)
+    return "\n\n".join([*parts, f"**Answer:** {answer}", "</details>"])
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

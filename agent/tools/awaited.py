@@ -53,7 +53,7 @@ AWAITED = (LLM, AGENT)
 
 
 def with_awaited(tools: Iterable[Tool], children: object) -> list[Tool]:
-    """Return the tools as an agent is told of them: with those that it awaits, where its settings have `children`."""
+    """Return the tools that an agent reads of: with those that it awaits, where its settings have `children`."""
     return [*tools, *(AWAITED if children is not None else ())]
 
 

@@ -72,6 +72,9 @@ def show(
             metavar="FILE.ipynb", help="write the trajectory, its newest copy, as a Jupyter notebook instead of showing it"
         ),
     ] = None,
+    children: Annotated[
+        bool, typer.Option("--children", help="show all that children did, which are a line each otherwise")
+    ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="play the session of the trajectory again by its recorded calls, and compare")
     ] = False,
@@ -96,6 +99,8 @@ def show(
         raise ConfigError(
             "--replay plays the session of one trajectory; name it as RUN/TRAJECTORY, without --notebook and --html"
         )
+    if children and (not identity or replay or notebook is not None or html is not None):
+        raise ConfigError("--children unfolds one trajectory in the terminal; name it as RUN/TRAJECTORY, without another output")
     if trust and not replay:
         raise ConfigError("--trust acts only with --replay, which runs the code of the run's environments; leave it out")
     storage = read_alone(home, root)
@@ -104,7 +109,7 @@ def show(
     elif replay:
         _replay(storage, run, identity, filters, trust)
     else:
-        _show(storage, run, identity, limit, filters, group, notebook, html)
+        _show(storage, run, identity, limit, filters, group, notebook, html, children)
 
 
 def _replay(storage: "Storage", run: str, identity: str, wanted: "Wanted", trust: bool) -> None:
@@ -158,6 +163,7 @@ def _show(
     group: str,
     notebook: Path | None,
     html: Path | None,
+    children: bool,
 ) -> None:
     from nbrl.flows.display.listing import find, listing
     from nbrl.flows.display.trajectory import render, side_by_side
@@ -174,7 +180,7 @@ def _show(
         found = find(storage, run, identity, wanted)
         if notebook is None and html is None:
             for key, match, rewards in found:
-                out.print(render(title_of(key), match, rewards))
+                out.print(render(title_of(key), match, rewards, children))
             return
         from nbrl.flows.display.saved import put, save, writable
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 import pyarrow.compute as pc
 from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
@@ -25,11 +26,15 @@ from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 SHOWN_CHARS = 1_000
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
 LINES, CHARACTERS = 6, 400  # of the first action
+INDENT = 2  # columns of children below what called them
 LABELS, GAP = 13, 2  # columns of the names of rows, and between two trajectories
 
 
-def render(title: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) -> RenderableType:
-    """Render the complete trajectory of the stage with this title; `rewards` is its row of a rewards table, if it was scored."""
+def render(title: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None, unfold: bool = False) -> RenderableType:
+    """Render the complete trajectory of the stage with this title; `rewards` is its row of a rewards table, if it was scored.
+
+    Each child is a line below the step that called it, and with `unfold` all that it did.
+    """
     verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
     if rewards is not None:
         verdict += f", reward {rewards['total']:.3f}"
@@ -40,6 +45,7 @@ def render(title: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None
         notes = step.notepad
         if earned is not None:
             parts.append(plain(f"reward {earned[index]:.3f}", "dim"))
+        parts += children(trajectory, index, unfold)
     answer = plain(trajectory.answer if trajectory.answer is not None else "(none)")
     facets = [f"{name} {value:.3g}" for name, value in (rewards or {}).items() if isinstance(value, float) and name != "total"]
     lines = [answer, plain(verdict, "dim"), *([plain(", ".join(facets), "dim")] if facets else [])]
@@ -47,6 +53,20 @@ def render(title: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None
     if trajectory.failure:
         parts.append(plain(trajectory.failure, "red"))
     return Group(*parts)
+
+
+def children(trajectory: Trajectory, caller: int, unfold: bool) -> Iterator[RenderableType]:
+    """Yield the children that the cell of step `caller` called: a line for each, or all that they did."""
+    for place, first in trajectory.called_by(caller):
+        child = trajectory.children[place]
+        steps = f"{len(child.steps)} step{'s' if len(child.steps) != 1 else ''}"
+        answer = "(none)" if child.answer is None else line(child.answer)
+        head = f"{child.kind}, {child.status}, {steps}: {_short(line(child.task))} → {_short(answer)}"
+        yield Padding(plain(head, "magenta"), (0, 0, 0, INDENT))
+        for index, step in enumerate(child.steps if unfold else ()):
+            own = [*action(index, step), *observation(step), *notepad(step, Step().notepad)]
+            below = children(trajectory, first + index, unfold)
+            yield Padding(Group(*own, *below), (0, 0, 0, 2 * INDENT))
 
 
 def task(question: str) -> RenderableType:

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from nbrl.agent.context.notepad import notes
 from nbrl.agent.pictures import picture_kind
-from nbrl.agent.trajectory import Step
 from nbrl.flows.display.tables import lasted, size
 from nbrl.flows.pages.copies import CopiedQuestion
 from nbrl.flows.pages.curves import LearningCurve, picture_of
 from nbrl.flows.pages.lists import COLUMNS, ChosenList, ListPlace, choices, of_page, pages_of
 from nbrl.flows.pages.reading import RunReading, ShownStage, ShownTrajectory, TrajectoryRow
-from nbrl.flows.pages.text import TextBlock, block, python
-from nbrl.flows.pages.tokens import DIFFERS, ActionTokens, Decode, action, branches
+from nbrl.flows.pages.steps import steps_of
+from nbrl.flows.pages.text import block
+from nbrl.flows.pages.tokens import DIFFERS, Decode, action, branches
 from nbrl.tasks.comparison.overview import RunRow
 from nbrl.tasks.reward.score import FACETS
 
@@ -165,29 +164,12 @@ def _shown(found: ShownTrajectory, decode: Decode) -> dict[str, Any]:
     """Return what the template of a trajectory needs."""
     trajectory, rewards = found.trajectory, found.rewards or {}
     sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
-    earned = rewards.get("step_rewards") or []
-    steps, before = [], Step().notepad
-    for place, step in enumerate(trajectory.steps):
-        steps.append(
-            {
-                "step": step,
-                "blocks": _blocks(step),
-                "notes": block("notepad", "notes", changed) if (changed := _notes(step, before)) else None,
-                "calls": [
-                    block(call.name, "call" if call.ok else "error", f"{call.name}({call.arguments}) → {call.result}")
-                    for call in step.tool_calls
-                ],
-                "action": sampled.get(place, ActionTokens([])),
-                "reward": earned[place] if place < len(earned) else None,
-            }
-        )
-        before = step.notepad
     return {
         "found": found,
         "trajectory": trajectory,
         "question": block("question", "question", trajectory.question),
         "success": rewards.get("success"),
-        "steps": steps,
+        "steps": steps_of(trajectory, trajectory.steps, 0, rewards.get("step_rewards") or [], rewards, sampled),
         "tokens": sum(len(node.token_ids) for node in trajectory.sampled()),
         "facets": [(facet, rewards[facet]) for facet in FACETS if rewards.get(facet) is not None],
         "own": rewards.get("own") or [],
@@ -195,31 +177,6 @@ def _shown(found: ShownTrajectory, decode: Decode) -> dict[str, Any]:
         "differs": DIFFERS,
         "branches": branches(trajectory),
     }
-
-
-def _notes(step: Step, before: str) -> str:
-    """Return the notepad after a step; empty if it is as before."""
-    return notes(step.notepad) if step.notepad != before else ""
-
-
-def _blocks(step: Step) -> list[TextBlock]:
-    """Return thought, code and output of a step, as far as it has them."""
-    blocks = [block("request", "output", step.observation)] if step.kind == "reply" else []
-    if step.think:
-        blocks.append(block("thought", "thought", step.think))
-    if step.malformed:
-        blocks.append(block("malformed", "error", step.malformed))
-    elif step.kind == "summary":
-        blocks.append(block("summary", "thought", step.observation))
-    elif step.kind == "reply":
-        blocks.append(block("reply", "question", step.code))
-    elif step.code or step.observation:
-        failed = step.cell_status in ("error", "timeout", "dead")
-        blocks.append(block("code", "code", step.code, python))
-        blocks.append(
-            block(step.cell_status if failed else "output", "error" if failed else "output", step.observation or "(no output)")
-        )
-    return blocks
 
 
 def failure_page(title: str, sentence: str) -> str:

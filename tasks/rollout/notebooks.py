@@ -163,7 +163,7 @@ class SandboxedKernel:
     """
 
     def __init__(self, kernel: SandboxKernel, children: Children | None = None) -> None:
-        """Wrap a kernel, the time of whose cells stands still while `children` run."""
+        """Wrap a kernel, the time of whose cells does not run out while `children` run."""
         self._kernel, self._children = kernel, children
 
     def _paused(self) -> float:

@@ -1,4 +1,4 @@
-"""Letters to a shop, more of them than a small context holds: to count the complaints, somebody has to read each."""
+"""Letters to a shop, more of them than a small context holds: counting the complaints takes a reading of each."""
 
 import random
 import zlib
