@@ -4,8 +4,10 @@ Usage: python benchmarks/branching.py [--task multi_hop|gym] [--seeds 0,1,2,3,4]
 
 `multi_hop` are the questions of the generated world that need two look-ups (two_hop, notepad), for the policy of tiny-cpu; `gym`
 are chain_sum and gcd of reasoning-gym, for a policy that takes up to three steps:
-`PYTHONPATH=benchmarks nbrl warmstart models/gym-steps --recipe benchmarks/recipes/gym-steps-warmstart.yaml`. Ways: `plain` has groups of 4 and the estimator reinforce_pp_baseline; `vine` groups of 3 with two branches at one step,
-any; `tree` groups of 2 with two branches at each of the two steps of least likely actions. All else is the same.
+`PYTHONPATH=benchmarks nbrl warmstart models/gym-steps --recipe benchmarks/recipes/gym-steps-warmstart.yaml`.
+
+Ways: `plain` has groups of 4 and the estimator reinforce_pp_baseline; `vine` groups of 3 with two branches at one step, any;
+`tree` groups of 2 with two branches at each of the two steps of least likely actions. All else is the same.
 
 Every policy is evaluated on held-out questions after each update. Success at equal tokens is read off between two evaluations.
 
