@@ -71,8 +71,8 @@ class Letters(Tasks):
         return [("my guess is good", f"submit_final_answer({rng.randint(0, self._letters)})")]
 
     def demonstrate_child(self, task: str, question: Question, rng: random.Random, good: bool) -> str:
-        """Say whether a letter complains; without `good`, say anything."""
-        if good:
+        """Say whether a letter complains; without `good`, now and then anything."""
+        if good or rng.random() < 0.6:
             return "yes" if task.removeprefix(TASK) in question.reference["complaints"] else "no"
         return rng.choice(("yes", "no"))
 
