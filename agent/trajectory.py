@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 NodeKind = Literal["system", "task", "action", "observation", "summary", "tail", "sampled", "untrained"]
 SAMPLED = ("sampled", "untrained")
@@ -156,6 +156,15 @@ class Trajectory(_Record):
     @classmethod
     def _none_before_there_were_any(cls, children: Any) -> Any:
         return children or []
+
+    @model_validator(mode="after")
+    def _called_before_they_began(self) -> "Trajectory":
+        first = len(self.steps)
+        for child in self.children:
+            if not 0 <= child.caller < first:
+                raise ValueError(f"a child was called by step {child.caller}, and {first} steps come before its own")
+            first += len(child.steps)
+        return self
 
     @property
     def all_steps(self) -> list[Step]:
