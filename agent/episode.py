@@ -74,9 +74,13 @@ class TailBudget(Protocol):
 
 
 class ChildCalls(Protocol):
-    """The children that the cells of an agent call; `step` is the number of the step whose cell calls from now on."""
+    """The children that the cells of an agent call; `step` is the number of the step whose cell calls from now on.
+
+    None runs longer than until `deadline`, on the monotonic clock.
+    """
 
     step: int
+    deadline: float
 
     @property
     def budget(self) -> TailBudget: ...
@@ -118,6 +122,8 @@ class Episode:
     async def run(self) -> Trajectory:
         self._started_at, self._clock = time.time(), time.monotonic()
         deadline = self._clock + self._settings.deadline_s
+        if self._children is not None:
+            self._children.deadline = deadline
         status, failure = Status.STEP_LIMIT, ""
         try:
             for cells in range(self._settings.max_steps):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -82,19 +83,27 @@ class SandboxKernel:
         expressions: Mapping[str, str] | None = None,
         silent: bool = False,
         paused: Callable[[], float] = float,
+        latest: float = math.inf,
     ) -> Execution:
         """Run `code` and, if it succeeded, evaluate `expressions` in the same request.
 
-        Of the seconds that `paused` counts, those that it counts meanwhile are not taken from its time.
+        Of the seconds that `paused` counts, those that it counts meanwhile are not taken from its time; at the moment `latest` of
+        the monotonic clock it ends all the same.
 
         What tasks and threads of earlier cells show, now or since the last cell, is among its outputs, unless it is `silent`.
         """
         async with self._lock:
             limit = self._settings.cell_timeout_s if timeout is None else timeout
-            return await self._execute(code, limit, expressions or {}, silent, paused)
+            return await self._execute(code, limit, expressions or {}, silent, paused, latest)
 
     async def _execute(
-        self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool, paused: Callable[[], float]
+        self,
+        code: str,
+        timeout: float,
+        expressions: Mapping[str, str],
+        silent: bool,
+        paused: Callable[[], float],
+        latest: float,
     ) -> Execution:
         began = time.monotonic()
         if not self.alive:
@@ -112,7 +121,7 @@ class SandboxKernel:
         cell = self._cell = _Cell(self._connection.send("execute_request", content), outputs, expressions)
         status: Status = "ok"
         try:
-            if not await self._within(cell.replied, timeout, paused):
+            if not await self._within(cell.replied, timeout, paused, latest):
                 status = "timeout"
                 await self._interrupt(cell)
             if not await self._until(cell.idle, _TRAILING_S):
@@ -156,10 +165,11 @@ class SandboxKernel:
         self.files.close()
         await self._process.end()
 
-    async def _within(self, event: asyncio.Event, timeout: float, paused: Callable[[], float]) -> bool:
-        """Wait for `event` as `_until` does, for `timeout` seconds and those that are paused meanwhile."""
+    async def _within(self, event: asyncio.Event, timeout: float, paused: Callable[[], float], latest: float) -> bool:
+        """Wait for `event` as `_until` does, `timeout` seconds and those that are paused meanwhile, but not beyond `latest`."""
         began, before = time.monotonic(), paused()
-        while (left := began + timeout + paused() - before - time.monotonic()) > 0:
+        end = max(latest, began + timeout)
+        while (left := min(end, began + timeout + paused() - before) - time.monotonic()) > 0:
             if await self._until(event, left):
                 return True
         return event.is_set() or not self.alive

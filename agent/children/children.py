@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -97,7 +99,8 @@ class Children:
     """The children of the agent that does `task`, `depth` levels below the trajectory's own; `files` are those of its folder,
     once it has a kernel.
 
-    `step` is the number of the step whose cell calls. A fault of the infrastructure in a child is one of the trajectory.
+    `step` is the number of the step whose cell calls, and `deadline` the moment of the monotonic clock at which the agent ends. A
+    fault of the infrastructure in a child is one of the trajectory.
     """
 
     task: Task
@@ -109,6 +112,7 @@ class Children:
     files: Files = field(default_factory=NoFiles)
     depth: int = 0
     step: int = 0
+    deadline: float = math.inf
     _called: int = 0
     _begun: list[_Running] = field(default_factory=list)
 
@@ -130,18 +134,18 @@ class Children:
 
     async def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run a call of `llm`. Raises ValueError for one that makes no sense or is beyond the budget, SessionError."""
+        number, step = self._take_call(), self.step
         asked = _valid(LlmCall, arguments)
         self._check_length(asked.prompt)
-        number, step = self._take_call(), self.step
         task = self._task(number, storable(asked.prompt))
         completion = Completion(task, self._metered, self.tokenizer, self.settings, asked.max_tokens)
         return await self._run(_Running(number, step, "llm", completion))
 
     async def act(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run a call of `agent`. Raises as `complete` does."""
+        number, step = self._take_call(), self.step
         asked = _valid(AgentCall, arguments)
         self._check_length(asked.task + asked.context)
-        number, step = self._take_call(), self.step
         data = {name: await asyncio.to_thread(self.files.read, name) for name in asked.files}
         question = "\n\n".join(part for part in (storable(asked.task), storable(asked.context)) if part)
         task = self._task(number, with_files(question, data))
@@ -159,12 +163,16 @@ class Children:
         return {**ended, "files": copied}
 
     def _episode(self, task: Task, opened: OpenedChild, nested: "Children | None") -> Episode:
-        seconds = min(self.settings.deadline_s, self.budget.seconds_left)
-        settings = self.settings.model_copy(update={"deadline_s": seconds})
+        settings = self.settings.model_copy(update={"deadline_s": min(self.settings.deadline_s, self._seconds_left)})
         return Episode(task, self._metered, opened.kernel, opened.toolbox, self.tokenizer, settings, children=nested)
 
     def _nested(self, task: Task) -> "Children":
-        return replace(self, task=task, depth=self.depth + 1, step=0, _called=0, _begun=[])
+        return replace(self, task=task, depth=self.depth + 1, step=0, files=NoFiles(), _called=0, _begun=[])
+
+    @property
+    def _seconds_left(self) -> float:
+        """Return how long a child may run from now on: no longer than the agent itself."""
+        return max(0.0, min(self.budget.seconds_left, self.deadline - time.monotonic()))
 
     @property
     def _metered(self) -> Policy:
@@ -187,7 +195,7 @@ class Children:
         self._begun.append(running)
         try:
             with self.budget.running():
-                running.made = await running.run.run()
+                running.made = await self._made(running.run)
         except ExhaustedError:
             running.made = running.run.trajectory(Status.TOKEN_LIMIT)
         except ValueError:  # nothing was sampled
@@ -198,6 +206,15 @@ class Children:
         if running.made.status is Status.FAILED:
             raise SessionError(f"a call of {running.kind} failed: {running.made.failure}")
         return {"answer": running.made.answer, "status": str(running.made.status)}
+
+    async def _made(self, run: Episode | Completion) -> Trajectory:
+        if isinstance(run, Episode):  # which has its deadline
+            return await run.run()
+        try:
+            async with asyncio.timeout(self._seconds_left):
+                return await run.run()
+        except TimeoutError:
+            return run.trajectory(Status.TIMEOUT)
 
     def _check_length(self, text: str) -> None:
         if len(text) > (limit := CHARS_OF_TOKEN * self.settings.context_tokens):

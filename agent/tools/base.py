@@ -83,7 +83,8 @@ class Toolbox:
     """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory.
 
     `fault` is the first infrastructure fault of a session, after which the trajectory cannot be scored. Calls of `stateful` tools
-    are recorded however many they are, for each changes the answers of the next. `end_cell` gives up what a cell awaited.
+    are recorded however many they are, for each changes the answers of the next, and so are those of children, which have a
+    budget. `end_cell` gives up what a cell awaited.
     """
 
     def __init__(self, tools: Iterable[Tool], stateful: Collection[str] = ()) -> None:
@@ -133,7 +134,7 @@ class Toolbox:
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _record(self, name: str, arguments: dict[str, Any], answer: str, ok: bool, seconds: float) -> None:
-        if len(self._calls) >= RECORDED_CALLS and name not in self._stateful:
+        if len(self._calls) >= RECORDED_CALLS and name not in self._stateful and name not in AWAITED:
             self._unrecorded += 1
             return
         request = json.dumps(arguments, default=str)

@@ -1,6 +1,7 @@
 """Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
@@ -171,7 +172,8 @@ class SandboxedKernel:
 
     async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         state = {"state": state_expression(message)}
-        execution = await self._kernel.execute(code, timeout=timeout, expressions=state, paused=self._paused)
+        latest = math.inf if self._children is None else self._children.deadline
+        execution = await self._kernel.execute(code, timeout=timeout, expressions=state, paused=self._paused, latest=latest)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
             second = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)

@@ -9,14 +9,14 @@ from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.worlds.errands import Country, Errands
 from nbrl.tasks.environments.worlds.letters import FILE, TASK, Letters
-from nbrl.tasks.own import Child, Question, Tasks
+from nbrl.tasks.own import Child, Question
 from nbrl.tasks.own import Trajectory as OwnTrajectory
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.own import OwnDemonstrations
 
 PLACE = "nbrl.tasks.environments.worlds"
-ALL = {"letters:Letters": Letters(train=4, held_out=3), "errands:Errands": Errands(train=4, held_out=3)}
+ALL: dict[str, Any] = {"letters:Letters": Letters(train=4, held_out=3), "errands:Errands": Errands(train=4, held_out=3)}
 
 
 def played(place: str, good: float, count: int = 4) -> list[Trajectory]:
@@ -54,9 +54,8 @@ def test_other_demonstrations_are_mostly_wrong(place: str) -> None:
 
 
 @pytest.mark.parametrize("tasks", ALL.values(), ids=ALL)
-def test_the_same_seed_gives_the_same_questions_and_another_one_others(tasks: Tasks) -> None:
-    again: Any = type(tasks)(train=4, held_out=3)
-    other: Any = type(tasks)(seed=7, train=4, held_out=3)
+def test_the_same_seed_gives_the_same_questions_and_another_one_others(tasks: Any) -> None:
+    again, other = type(tasks)(train=4, held_out=3), type(tasks)(seed=7, train=4, held_out=3)
     first = list(tasks.questions("train"))
     assert list(again.questions("train")) == first
     assert all(one != two for one, two in zip(other.questions("train"), first, strict=True))
@@ -64,7 +63,7 @@ def test_the_same_seed_gives_the_same_questions_and_another_one_others(tasks: Ta
 
 def test_no_letter_comes_twice_in_a_file_and_no_name_in_two_splits() -> None:
     (question,) = Letters(train=1, letters=300).questions("train")
-    ((name, data),) = question.files
+    name, data = question.files[0][0], bytes(question.files[0][1])
     letters = data.decode().split("\n")
     assert (name, len(letters), len({*letters})) == (FILE, 300, 300)
     assert sorted([*question.reference["complaints"], *question.reference["others"]]) == sorted(letters)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.settings import AgentSettings, ChildSettings
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
@@ -25,11 +26,16 @@ QUESTION = TASK.question
 
 
 def play(
-    lab: Lab, scripts: Mapping[str, list[str]], together: int = 1, cell_timeout_s: float = 20.0, **limits: Any
+    lab: Lab,
+    scripts: Mapping[str, list[str]],
+    together: int = 1,
+    cell_timeout_s: float = 20.0,
+    deadline_s: float = 60.0,
+    **limits: Any,
 ) -> list[Trajectory]:
     """Run the same question so many times at once, over kernels for one episode."""
     children = ChildSettings(**limits)
-    agent = AgentSettings(max_steps=4, cell_timeout_s=cell_timeout_s, deadline_s=60, children=children)
+    agent = AgentSettings(max_steps=4, cell_timeout_s=cell_timeout_s, deadline_s=deadline_s, children=children)
     equipment = {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))}
 
     async def one(notebooks: Notebooks, kernels: ChildKernels, number: int) -> Trajectory:
@@ -127,3 +133,34 @@ def test_what_a_cell_sends_over_the_channel_itself_is_harmless(shared_lab: Lab, 
     said = made.steps[0].observation
     assert "await those" in said or "there is no 'search' to await" in said
     assert (made.answer, made.children) == ("1", [])
+
+
+def test_no_child_lives_longer_than_the_agent_that_called_it(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [act("print(await agent('wait'))\nwhile True: pass")],
+        "wait": [act("import time; time.sleep(30)")],
+    }
+    (made,) = play(shared_lab, scripts, cell_timeout_s=20.0, deadline_s=1.5)
+    assert made.answer is None
+    assert made.children[0].status is Status.TIMEOUT
+    assert made.seconds < 10
+
+
+def test_more_calls_than_other_tools_may_make_are_all_recorded_and_served_again(shared_lab: Lab) -> None:
+    asked = "import asyncio\nsaid = await asyncio.gather(*[llm(str(n)) for n in range(100)])\nprint(len(said), said[99])"
+    scripts = {QUESTION: [act(asked), act("submit_final_answer(said[0])")], **{str(n): [f"so {n}"] for n in range(100)}}
+    (made,) = play(shared_lab, scripts, calls=100)
+    assert made.steps[0].observation == "100 so 99"
+    assert (len(made.steps[0].tool_calls), len(made.children)) == (100, 100)
+    again = asyncio.run(replayed(shared_lab, made))
+    assert [step.observation for step in again.steps] == [step.observation for step in made.steps]
+
+
+async def replayed(lab: Lab, recorded: Trajectory) -> Trajectory:
+    agent = AgentSettings(max_steps=4)
+    policy = RecordedPolicy(recorded.steps, agent, TOKENIZER)
+    async with (
+        Notebooks.open(ToolSettings(), {"": Equipment()}, lab.settings(max_live=1)) as notebooks,
+        notebooks.new("", "", recorded) as (kernel, toolbox),
+    ):
+        return await Episode(TASK, policy, SandboxedKernel(kernel), toolbox, TOKENIZER, agent).run()
