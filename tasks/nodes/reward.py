@@ -14,7 +14,7 @@ from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.rules.rule import RULE
-from nbrl.tasks.reward.score import FACETS, check_unscored, referenced, score_parts, to_grade
+from nbrl.tasks.reward.score import CHILDREN, FACETS, check_unscored, referenced, score_parts, to_grade
 from nbrl.tasks.rollout.chunks import blocks_of, in_order, places_of
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Runners, Services
@@ -65,7 +65,17 @@ def _means(rewards: pa.Table, suffix: str) -> dict[str, float]:
     for facets in rewards["own"].to_pylist():
         for facet in facets:
             own.setdefault(facet["name"], []).append(facet["value"])
-    return means | {f"reward/own/{name}{suffix}": sum(values) / len(values) for name, values in sorted(own.items())}
+    means |= {f"reward/own/{name}{suffix}": sum(values) / len(values) for name, values in sorted(own.items())}
+    return means | _of_children(rewards, suffix)
+
+
+def _of_children(rewards: pa.Table, suffix: str) -> dict[str, float]:
+    """Return how many children a trajectory called on average, and what each earned itself; nothing where none can be called."""
+    if CHILDREN.name not in rewards.column_names or not len(rewards):
+        return {}
+    totals = [sum(child["step_rewards"]) for row in rewards[CHILDREN.name].to_pylist() for child in row]
+    mean = sum(totals) / len(totals) if totals else 0.0
+    return {f"reward/children{suffix}": len(totals) / len(rewards), f"reward/child_total{suffix}": mean}
 
 
 def check_scored(rewards: pa.Table) -> None:
