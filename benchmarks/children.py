@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/children.py [--seeds 0,1,2] [--iterations 6] [--ways own,parent,without]
 
-The policy is `nbrl warmstart models/tiny-children --recipe tiny-children`. Ways: `own` and `parent` say what the actions of children
+The policy is `nbrl warmstart models/tiny-children --recipe tiny-children`. Ways: `own` and `parent` say what actions of children
 learn from; `without` has no children, so that the cells that call them fail.
 
 Every policy is evaluated on held-out questions every second update. One JSON line for each training, with success, sampled tokens
