@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from nbrl.tasks.learner.step.equality import forward_of
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import check_folder
@@ -68,10 +69,11 @@ class Learner:
         model_path = self._model_path = str(self._initial.path)
         self._ranks.together(lambda: check_model(model_path))
         self._stored_dtype = stored_dtype(model_path)
+        self._forward = self._ranks.from_first(lambda: forward_of(model_path, settings.attention, places.nodes))
         self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
         self._reference: PolicyModel | None = None
         if settings.kl_coefficient > 0 and not self._adapters:
-            how = Layers(offload="reference" in settings.offload, compiled=settings.compile_layers)
+            how = Layers("reference" in settings.offload, compiled=settings.compile_layers, forward=self._forward)
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
         names = [STATE, CRITIC] if settings.critic else [STATE]
         self._writer = CheckpointWriter(self._store, self._ranks, self._timer, names)
@@ -80,7 +82,7 @@ class Learner:
     def _begin(self) -> _Loaded:
         """Load the initial models, with optimisers that have taken no step."""
         settings, mesh = self._settings, self._ranks.mesh
-        how = Layers("optimizer" in settings.offload, settings.activation_checkpointing, settings.compile_layers)
+        how = Layers("optimizer" in settings.offload, settings.activation_checkpointing, settings.compile_layers, self._forward)
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
         policy = load_sharded(self._model_path, self._dtype, mesh, how, self._adapters)
         reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference

@@ -139,6 +139,11 @@ class StepSettings(FiniteModel):
         "training are started again",
         json_schema_extra=FREE,
     )
+    attention: Literal["auto", "tree", "paths"] = Field(
+        "auto",
+        description="tree: messages that trajectories share are forwarded once; paths: each path is a sequence of its own, for "
+        "models that are not exact otherwise; auto: tree where a small model of the same kind proves it exact, else paths",
+    )
     activation_checkpointing: bool = Field(
         False,
         description="a layer keeps only its input and is forwarded again in the backward pass: less memory, more time",

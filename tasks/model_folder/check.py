@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.model_folder.config_json import architecture, read_json
+from nbrl.tasks.model_folder.config_json import PLAIN_HEADS, architecture, read_json
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, tensors, weights
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # peft's names
@@ -15,12 +15,12 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def check_model(path: str) -> None:
-    """Raises UpdateError, in one sentence, unless the folder holds a whole model that can be trained exactly."""
+    """Raises UpdateError, in one sentence, unless the folder holds a whole model that may be trained."""
     folder = Path(path)
     config = architecture(folder)
     stored = weights(folder)
     layers = {name.split(".")[2] for name in stored if name.startswith("model.layers.") and name.count(".") > 2}
-    for layer in range(config.num_hidden_layers):
+    for layer in range(config.num_hidden_layers or 0) if layers else ():
         if str(layer) not in layers:
             raise UpdateError(f"{path} holds no weights of layer {layer}, but config.json says {config.num_hidden_layers} layers")
     unsupported = sorted(name for name, info in stored.items() if info.dtype not in FLOATS)
@@ -28,13 +28,13 @@ def check_model(path: str) -> None:
         raise UpdateError(
             f"{path} holds {stored[unsupported[0]].dtype} weights ({unsupported[0]}); only unquantised ones can be trained"
         )
-    if EMBEDDING not in stored:
+    if EMBEDDING not in stored and config.model_type in PLAIN_HEADS:
         raise UpdateError(f"{path} holds no {EMBEDDING}; fetch or save it again")
     rows = config.rows()
     for name, info in stored.items():
         layer_name = name.removesuffix(".weight").rpartition(".")[2]
-        expected = (rows.get(layer_name, 0), config.hidden_size)
-        if layer_name in rows and info.shape != expected:
+        expected = (rows.get(layer_name, 0), config.hidden_size or 0)
+        if layer_name in rows and config.hidden_size is not None and info.shape != expected:
             raise UpdateError(f"{path} holds {name} of {_size(info.shape)}, but by config.json it is {_size(expected)}")
 
 

@@ -1,4 +1,4 @@
-"""The fields of a model's config.json that decide whether it can be trained exactly; transformers reads the rest."""
+"""The fields of a model's config.json that decide whether it may be trained; transformers reads the rest."""
 
 import json
 from collections.abc import Iterator
@@ -14,12 +14,6 @@ from nbrl.tasks.errors import UpdateError, fault_in_words
 Model = TypeVar("Model", bound=BaseModel)
 
 
-# Those whose attention and log-probs on trees are proved equal to their own; others cap, scale or sink scores in ways of theirs.
-FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
-ALWAYS_SLIDE = ("mistral", "phi3")  # where sliding_window is set
-ALIKE = (*ALWAYS_SLIDE, "qwen3_moe")  # all layers slide or none does, whatever layer_types say
-# Others scale by the length of the current sequence, which in a tree is that of many sequences.
-SCALINGS = ("default", "linear", "llama3", "yarn")
 MULTIMODAL = "is a multimodal model; only text models can be trained"
 REFUSED = {
     "vision_config": MULTIMODAL,
@@ -27,8 +21,11 @@ REFUSED = {
     "text_config": MULTIMODAL,
     "quantization_config": "holds quantised weights; give the model they were made from",
     "auto_map": "brings code of its own, which is not run; give a model that transformers has itself",
-    "per_layer_config": "configures layers one by one, which is not proved exact on trees; give a model whose layers are alike",
+    "per_layer_config": "configures layers one by one, of which no small model can be made; give a model whose layers are alike",
 }
+
+# Families whose projections have a row for each number of each head, and nothing else.
+PLAIN_HEADS = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 
 Size = Annotated[int, Field(gt=0)]
 
@@ -62,29 +59,27 @@ class Origin(BaseModel):
 
 
 class Architecture(BaseModel):
-    """The fields of config.json of a model of FAMILIES."""
+    """The fields of config.json that weights are compared with, as far as a family has them under these names."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     model_type: str
-    vocab_size: Size
-    hidden_size: Size
-    num_hidden_layers: Size
-    num_attention_heads: Size
+    vocab_size: Size | None = None
+    hidden_size: Size | None = None
+    num_hidden_layers: Size | None = None
+    num_attention_heads: Size | None = None
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    max_position_embeddings: Size
     layer_types: list[str] | None = None
-    sliding_window: int | None = None
-    use_sliding_window: bool | None = None
-    max_window_layers: int = 0
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
 
     def rows(self) -> dict[str, int]:
         """Return the rows of matrices with hidden_size columns, by layer; none that a family's default decides."""
+        rows = {} if self.vocab_size is None else {"embed_tokens": self.vocab_size, "lm_head": self.vocab_size}
+        if self.model_type not in PLAIN_HEADS or self.num_attention_heads is None or self.hidden_size is None:
+            return rows
         head = self.head_dim or (None if self.model_type == "qwen3" else self.hidden_size // self.num_attention_heads)
-        rows = {"embed_tokens": self.vocab_size, "lm_head": self.vocab_size}
         if head is not None:
             rows["q_proj"] = self.num_attention_heads * head
         if head is not None and self.num_key_value_heads is not None:
@@ -94,16 +89,20 @@ class Architecture(BaseModel):
 
 
 def architecture(folder: Path) -> Architecture:
-    """Return the architecture. Raises UpdateError, in one sentence, unless it can be trained exactly."""
+    """Return the architecture. Raises UpdateError, in one sentence, unless it is that of a model that may be trained.
+
+    Whether it can be trained exactly is proved when the learner starts (nbrl.tasks.learner.step.equality).
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise UpdateError(f"{folder} is not a Hugging Face model folder: it has no config.json")
     for problem in _foreign(read_json(path, Origin)):
         raise UpdateError(f"{folder} {problem}")
-    architecture = read_json(path, Architecture)
-    for problem in _inexact(architecture):
-        raise UpdateError(f"{folder} {problem}")
-    return architecture
+    found = read_json(path, Architecture)
+    if found.layer_types is not None and found.num_hidden_layers not in (None, len(found.layer_types)):
+        layers = f"{len(found.layer_types)} layer_types but num_hidden_layers {found.num_hidden_layers}"
+        raise UpdateError(f"{folder} has {layers} in config.json")
+    return found
 
 
 def _foreign(config: Origin) -> Iterator[str]:
@@ -111,32 +110,5 @@ def _foreign(config: Origin) -> Iterator[str]:
     for key, reason in REFUSED.items():
         if key in (config.model_extra or {}):
             yield reason
-    if config.model_type not in FAMILIES:
-        yield f"is a {config.model_type} model; exact on trees are {', '.join(FAMILIES)}"
-    if not any(name.endswith("ForCausalLM") for name in config.architectures or ()):
+    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in config.architectures or ()):
         yield f"is no causal language model: config.json names the architectures {config.architectures}"
-
-
-def _inexact(config: Architecture) -> Iterator[str]:
-    if config.layer_types is not None and len(config.layer_types) != config.num_hidden_layers:
-        yield f"has {len(config.layer_types)} layer_types but num_hidden_layers {config.num_hidden_layers} in config.json"
-    if _slides(config):
-        yield "has layers with a sliding window; only full attention is exact on trees"
-    rope = config.rope_scaling or config.rope_parameters or {}  # in the order of transformers
-    if any(isinstance(value, dict) for value in rope.values()):
-        yield "scales the positions of its layers by their types; only one scaling for all layers can be trained"
-    scaling = rope.get("rope_type", rope.get("type", "default"))
-    if scaling not in SCALINGS or (config.model_type == "phi3" and scaling != "default"):  # phi3 takes yarn for longrope
-        yield f"scales its positions by {scaling}; exact on trees are {', '.join(SCALINGS)}, and for phi3 default alone"
-
-
-def _slides(config: Architecture) -> bool:
-    """Return whether any layer has a sliding window, by the rules of transformers."""
-    family = config.model_type
-    if config.layer_types and family not in ALIKE:
-        return set(config.layer_types) != {"full_attention"}
-    if config.sliding_window is None or config.sliding_window >= config.max_position_embeddings:
-        return False
-    if family in ALIKE:
-        return family in ALWAYS_SLIDE or bool(config.use_sliding_window)
-    return bool(config.use_sliding_window) and config.max_window_layers < config.num_hidden_layers

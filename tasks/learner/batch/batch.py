@@ -12,6 +12,7 @@ from transformers import PretrainedConfig
 
 from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.attention.paths import PathRows
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.examples import examples_of
 from nbrl.tasks.learner.batch.targets import Targets
@@ -91,22 +92,29 @@ class MicroBatch:
 
     input_ids_T: Tensor
     positions_T: Tensor
-    tree: TreeMask
+    tree: TreeMask | PathRows
     predictor_N: Tensor
     target_N: Tensor
     index_N: Tensor
     engine_logprob_N: Tensor
     advantage_N: Tensor
 
+    @property
+    def forwarded(self) -> int:
+        """Return the tokens that a model forwards, padding left out."""
+        return self.tree.tokens if isinstance(self.tree, PathRows) else len(self.input_ids_T)
 
-def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
-    """Move a tree to a device. An empty tree becomes one token without a target, so that an idle rank stays in step."""
+
+def to_device(tree: PackedTree, device: torch.device, paths: bool = False) -> MicroBatch:
+    """Move a tree to a device, to be forwarded at once or as its `paths`. An empty tree becomes one token without a target, so
+    that an idle rank stays in step.
+    """
     if not len(tree.input_ids_T):
         tree = chain([0])
     return MicroBatch(
         input_ids_T=torch.from_numpy(tree.input_ids_T).to(device),
         positions_T=torch.from_numpy(tree.positions_T).to(device),
-        tree=tree_mask(tree.end_T, device),
+        tree=PathRows(tree.end_T, tree.positions_T, device) if paths else tree_mask(tree.end_T, device),
         predictor_N=torch.from_numpy(tree.predictor_N).to(device),
         target_N=torch.from_numpy(tree.target_N).to(device),
         index_N=torch.from_numpy(tree.index_N).to(device),
@@ -123,9 +131,9 @@ def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings
         raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
     batch = batch_of(tables.trajectories, tables.advantages, schema, order.staleness)
-    deepest = max(batch.forest.depth)
-    if deepest > model.max_position_embeddings:
-        raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
+    deepest, longest = max(batch.forest.depth), getattr(model, "max_position_embeddings", None)
+    if longest is not None and deepest > longest:
+        raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {longest}")
     least, most = min(int(ids.min()) for ids in batch.forest.ids), max(int(ids.max()) for ids in batch.forest.ids)
     proof = order.proof_token_ids or [0]
     for token in (min(least, *proof), max(most, *proof)):

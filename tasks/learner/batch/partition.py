@@ -35,13 +35,14 @@ def cost_of(lm: PreTrainedModel) -> Cost:
     Of experts, which are stacked in parameters of three dimensions, a token uses only some.
     """
     config = lm.config
-    size = config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads
+    heads, experts = getattr(config, "num_attention_heads", None) or 0, getattr(config, "num_experts_per_tok", None)
+    size = config.to_dict().get("head_dim") or (config.hidden_size // heads if heads else 0)
     embedding = config.vocab_size * config.hidden_size
     apart = embedding if config.tie_word_embeddings else 2 * embedding
-    used = [p.numel() if p.ndim < 3 else p.shape[1:].numel() * config.num_experts_per_tok for p in lm.parameters()]
+    used = [p.numel() if p.ndim < 3 or experts is None else p.shape[1:].numel() * experts for p in lm.parameters()]
     return Cost(
-        token=2 * (sum(used) - apart),
-        pair=4 * config.num_hidden_layers * config.num_attention_heads * size,
+        token=2 * max(1, sum(used) - apart),
+        pair=4 * config.num_hidden_layers * heads * size,
         target=2 * embedding,
     )
 
@@ -57,15 +58,16 @@ class Partition:
     imbalance: float
 
 
-def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost) -> Partition:
+def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost, apart: bool = False) -> Partition:
     """Put every action with its complete root path into one micro-batch; so a cut repeats what the paths on its two sides share.
 
     The actions form a row in depth-first order, where neighbours share most. The row is split into one stretch per rank so
     that the costliest is as cheap as possible. Each stretch is split into micro-batches of at most `budget` tokens, by the
     fewest of those cuts that repeat least; an action whose path alone is longer has a micro-batch of its own. Actions at one
-    place stay together. A rank with fewer micro-batches gets empty ones at the end; every rank begins with its costliest.
+    place stay together. Where paths are forwarded `apart`, they share nothing. A rank with fewer micro-batches gets empty ones at
+    the end; every rank begins with its costliest.
     """
-    row = _Row(forest, actions, cost)
+    row = _Row(forest, actions, cost, apart)
     stretches = [sorted(row.micro_batches(stretch, budget), key=row.cost, reverse=True) for stretch in row.shares(ranks)]
     most = max(len(each) for each in stretches)
     actions_by_rank = [[row.actions(each) for each in mine] + [[] for _ in range(most - len(mine))] for mine in stretches]
@@ -76,7 +78,7 @@ def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, c
 class _Row:
     """The places that hold actions, in depth-first order. A stretch of the row needs the union of its places' root paths."""
 
-    def __init__(self, forest: Forest, actions: Sequence[int], cost: Cost) -> None:
+    def __init__(self, forest: Forest, actions: Sequence[int], cost: Cost, apart: bool) -> None:
         self._held: dict[int, list[int]] = {}
         for action in actions:
             self._held.setdefault(forest.actions[action].place, []).append(action)
@@ -87,7 +89,7 @@ class _Row:
             node = place
             while node != ROOT and not (before != ROOT and span[node][0] <= span[before][0] < span[node][1]):
                 node = forest.parent[node]
-            shared.append(0 if node == ROOT else forest.depth[node])
+            shared.append(0 if node == ROOT or apart else forest.depth[node])
             before = place
         self._shared = shared  # tokens of the root path that a place has in common with the place before it
         self._again = [cost.path(tokens) for tokens in shared]

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.attention import tree_attention
+from nbrl.tasks.learner.model.forward import FORWARDS, Forward
 from nbrl.tasks.learner.model.lora import adapt
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from nbrl.tasks.learner.settings import LoraSettings
@@ -26,7 +26,7 @@ NO_MODEL = (ArithmeticError, AttributeError, KeyError, RuntimeError, StrictDatac
 
 @dataclass(frozen=True)
 class Layers:
-    """Options of decoder layers.
+    """Options of decoder layers, and the `forward` of the whole model.
 
     `offload`: this rank's shards, their gradients and optimiser state are kept in host memory and copied to the device one
     layer at a time. `recompute`: a layer keeps only its input and is forwarded again in the backward pass. `compiled`: torch
@@ -36,6 +36,7 @@ class Layers:
     offload: bool = False
     recompute: bool = False
     compiled: bool = False
+    forward: Forward = FORWARDS[0]
 
 
 def shard(root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh, how: Layers) -> None:
@@ -88,9 +89,10 @@ def load_sharded(
     of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. With adapters, and where the
     model is `frozen`, nothing updates the weights, so weights stored in the 16-bit dtype of the passes are kept in it.
     """
-    lm = _load(path, dtype, adapters, frozen)
-    policy_model = PolicyModel(lm)
-    shard(policy_model, lm, dtype, mesh, how or Layers())
+    how = how or Layers()
+    lm = _load(path, dtype, how.forward, adapters, frozen)
+    policy_model = PolicyModel(lm, how.forward)
+    shard(policy_model, lm, dtype, mesh, how)
     return policy_model
 
 
@@ -102,10 +104,11 @@ def load_critic(
     adapters: Adapters | None = None,
 ) -> Critic:
     """Load a critic from the policy at `path`, with the dtypes and the sharding of load_sharded."""
-    lm = _load(path, dtype, adapters)
+    how = how or Layers()
+    lm = _load(path, dtype, how.forward, adapters)
     critic = Critic(lm)
     critic.head.to(_kept(dtype))
-    shard(critic, lm, dtype, mesh, how or Layers())
+    shard(critic, lm, dtype, mesh, how)
     return critic
 
 
@@ -114,12 +117,12 @@ def _kept(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
-def _load(path: str, dtype: torch.dtype, adapters: Adapters | None, frozen: bool = False) -> PreTrainedModel:
+def _load(path: str, dtype: torch.dtype, forward: Forward, adapters: Adapters | None, frozen: bool = False) -> PreTrainedModel:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype if (adapters or frozen) and stored_dtype(path) == dtype else _kept(dtype),
-            attn_implementation=tree_attention.NAME,
+            attn_implementation=forward.implementation,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # _check_loaded reports them

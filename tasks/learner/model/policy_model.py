@@ -5,8 +5,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.attention.paths import PathRows
 from nbrl.tasks.learner.attention.tree_attention import TreeMask
+from nbrl.tasks.learner.model.forward import Forward
 from nbrl.tasks.learner.model.logprob import target_logprobs
+
+
+def hidden_states(
+    base: nn.Module, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, index_N: Tensor
+) -> Tensor:
+    """Return the last hidden states [N, D] at N tokens of the tree, forwarded at once or as paths of their own."""
+    if isinstance(tree, PathRows):
+        return tree.pick(base(input_ids=tree.ids(input_ids_T), use_cache=False).last_hidden_state, index_N)
+    out = base(input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree)
+    hidden_ND: Tensor = out.last_hidden_state[0].index_select(0, index_N)
+    return hidden_ND
 
 
 class PolicyModel(nn.Module):
@@ -16,23 +29,35 @@ class PolicyModel(nn.Module):
     mode: with dropout, the trained policy would differ from the sampled one.
     """
 
-    def __init__(self, lm: PreTrainedModel) -> None:
-        """Wrap the model. Raises UpdateError if its last layer is more than one matrix."""
+    def __init__(self, lm: PreTrainedModel, forward: Forward | None = None) -> None:
+        """Wrap the model. Raises UpdateError if its last layer is more than one matrix, and it has not its own head."""
         super().__init__()
         self.lm = lm.eval()
+        self.how = forward or Forward()
         head = lm.get_output_embeddings()
-        if not isinstance(head, nn.Linear) or head.bias is not None:
+        if not self.how.own_head and (not isinstance(head, nn.Linear) or head.bias is not None):
             raise UpdateError(
                 f"the output layer of {type(lm).__name__} is {head}, not one matrix; train a model of the Qwen or Llama kind"
             )
 
-    def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor, target_N: Tensor) -> Tensor:
+    def forward(
+        self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor, target_N: Tensor
+    ) -> Tensor:
         """Return logp_N in float32 (float64 for a float64 model)."""
-        out = self.lm.base_model(
-            input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
-        )
-        hidden_ND = out.last_hidden_state[0].index_select(0, predictor_N)
+        if self.how.own_head:
+            logits_NV = self._own_logits(input_ids_T, positions_T, tree, predictor_N)
+            exact_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+            return torch.log_softmax(exact_NV, dim=-1).gather(1, target_N[:, None])[:, 0]
+        hidden_ND = hidden_states(self.lm.base_model, input_ids_T, positions_T, tree, predictor_N)
         return target_logprobs(hidden_ND, self.lm.get_output_embeddings().weight, target_N)
+
+    def _own_logits(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor) -> Tensor:
+        """Return the model's own logits [N, V], which may be capped, scaled or shifted."""
+        if isinstance(tree, PathRows):
+            return tree.pick(self.lm(input_ids=tree.ids(input_ids_T), use_cache=False).logits, predictor_N)
+        out = self.lm(input_ids=input_ids_T[None], position_ids=positions_T[None], use_cache=False, tree=tree)
+        logits_NV: Tensor = out.logits[0].index_select(0, predictor_N)
+        return logits_NV
 
 
 class Critic(nn.Module):
@@ -49,12 +74,9 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor) -> Tensor:
+    def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor) -> Tensor:
         """Return value_N in float32 (float64 for a float64 model)."""
-        out = self.base_model(
-            input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
-        )
-        value_N1: Tensor = self.head(out.last_hidden_state[0][predictor_N])
+        value_N1: Tensor = self.head(hidden_states(self.base_model, input_ids_T, positions_T, tree, predictor_N))
         if value_N1.dtype != torch.float64:
             value_N1 = value_N1.float()
         return value_N1.sum(dim=1)  # not a view, which FSDP cannot follow

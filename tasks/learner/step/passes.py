@@ -92,7 +92,7 @@ class Passes:
                     )
                     (value_loss / valued).backward()
                 update.add({"critic/loss": value_loss * (count / valued)})
-            update.add(reported.update | {"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
+            update.add(reported.update | {"tokens": torch.tensor(micro.forwarded, device=self._device)})
             mismatch.add(reported.mismatch)
             largest.add(reported.largest)
         sums = update.gather()
@@ -113,7 +113,7 @@ class Passes:
     def logprobs(self, tree: PackedTree) -> list[float]:
         """Return the log-probs of a tree's targets under the policy."""
         with torch.no_grad():
-            return _forward(self._policy, to_device(tree, self._device)).tolist()
+            return _forward(self._policy, to_device(tree, self._device, self._policy.how.paths)).tolist()
 
     def action_logprobs(self, forest: Forest, actions: Sequence[int]) -> list[list[float]]:
         """Return the log-probs of the tokens of some actions under the policy, by action. Each rank forwards its share."""
@@ -128,13 +128,14 @@ class Passes:
     def _partition(self, forest: Forest, actions: Sequence[int]) -> Partition:
         with self._timer.phase("pack"):
             budget = self._settings.tokens_per_micro_batch
-            return partition(forest, actions, self._ranks.count, budget, cost_of(self._policy.lm))
+            apart = self._policy.how.paths
+            return partition(forest, actions, self._ranks.count, budget, cost_of(self._policy.lm), apart)
 
     def _micro_batches(self, forest: Forest, shares: Partition) -> Iterator[MicroBatch]:
         """Yield the micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
-                micro = to_device(forest.pack(actions), self._device)
+                micro = to_device(forest.pack(actions), self._device, self._policy.how.paths)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:

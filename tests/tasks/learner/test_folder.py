@@ -37,16 +37,6 @@ def configure(folder: Path, **fields: Any) -> None:
         ({"model_type": "gemma2"}, "is a gemma2 model"),
         ({"architectures": ["Qwen3ForSequenceClassification"]}, "no causal language model"),
         ({"architectures": None}, "no causal language model"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
-        ({"layer_types": None, "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, "sliding window"),
-        ({"model_type": "mistral", "layer_types": None, "sliding_window": 64}, "sliding window"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "longrope", "factor": 2.0}}}, "by their types"),
-        ({"model_type": "phi3", "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
-        ({"model_type": "mistral", "sliding_window": 64}, "sliding window"),
-        ({"model_type": "qwen3_moe", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 9}, "sliding window"),
         ({"per_layer_config": {"0": {"head_dim": 8}}}, "layers one by one"),
         ({"num_hidden_layers": 3, "layer_types": None}, "no weights of layer 2"),
         ({"num_hidden_layers": 3}, "2 layer_types but num_hidden_layers 3"),
@@ -78,20 +68,6 @@ def test_a_configuration_of_another_form_is_refused(folder: Path, text: str) -> 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"layer_types": None, "sliding_window": 64, "use_sliding_window": False},
-        {"layer_types": None, "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 2},
-        {"model_type": "mistral", "layer_types": None, "sliding_window": 512},
-        {"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 2.0}},
-    ],
-)
-def test_windows_that_are_off_or_wide_enough_are_taken(folder: Path, fields: dict[str, Any]) -> None:
-    configure(folder, **fields)
-    check_model(str(folder))
-
-
 def test_layers_that_lora_cannot_adapt_are_refused_before_a_run_starts(tmp_path: Path) -> None:
     overrides = ["update.lora.target_modules=[q_proj, k_norm]", f"home={tmp_path}/home"]
     with pytest.raises(ConfigError, match=r"no linear layers named 'k_norm'.*down_proj, gate_proj, k_proj"):
@@ -101,7 +77,6 @@ def test_layers_that_lora_cannot_adapt_are_refused_before_a_run_starts(tmp_path:
 @pytest.mark.parametrize(
     ("file", "fields", "words"),
     [
-        ("config.json", {"sliding_window": 8, "layer_types": ["sliding_attention"] * 4}, "sliding window"),
         ("config.json", {"vocab_size": 100}, "vocab_size"),
         ("tokenizer_config.json", {"chat_template": None}, "chat template"),
     ],
