@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nbrl.agent.budget import ChildBudget
-from nbrl.agent.children.children import Children, OpenedChild
+from nbrl.agent.children.children import Children, NoFiles, OpenedChild
 from nbrl.agent.episode import Episode
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.kernels.inline import InlineKernel
@@ -53,7 +53,7 @@ def play(scripts: Mapping[str, list[str]], policy: ByTask | None = None, **limit
         async def call(name: str, arguments: dict[str, Any]) -> Any:
             return await answers[name](arguments)
 
-        return OpenedChild(InlineKernel(prelude(toolbox.tools.values()), call), toolbox, None)  # type: ignore[arg-type]
+        return OpenedChild(InlineKernel(prelude(toolbox.tools.values()), call), toolbox, NoFiles())
 
     def opens(children: Children | None, depth: int) -> AbstractAsyncContextManager[OpenedChild]:
         @asynccontextmanager
