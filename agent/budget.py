@@ -11,22 +11,42 @@ from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import ChildSettings
 
 
+class Stopwatch:
+    """Counts the seconds in which anything runs, once however much runs at the same time."""
+
+    def __init__(self) -> None:
+        self._running, self._since, self._used = 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._used + (time.monotonic() - self._since if self._running else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the seconds meanwhile."""
+        if not self._running:
+            self._since = time.monotonic()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._used += time.monotonic() - self._since
+
+
 class ChildBudget:
-    """Seconds are those in which any child runs, and are counted once however many run at the same time."""
+    """Seconds are those in which any child runs, counted by `watch`."""
 
     def __init__(self, settings: ChildSettings) -> None:
         self._calls, self._tokens, self._seconds = settings.calls, settings.tokens, settings.seconds
         self._reserved = 0
         self._freed = asyncio.Condition()
-        self._running, self._since, self._used = 0, 0.0, 0.0
-
-    @property
-    def seconds_used(self) -> float:
-        return self._used + (time.monotonic() - self._since if self._running else 0.0)
+        self.watch = Stopwatch()
 
     @property
     def seconds_left(self) -> float:
-        return max(0.0, self._seconds - self.seconds_used)
+        return max(0.0, self._seconds - self.watch.seconds)
 
     def refusal(self) -> str:
         """Return why no further child can be called; empty where one can."""
@@ -46,19 +66,6 @@ class ChildBudget:
         """Return what is left, for the tail of a prompt: tokens rounded down to hundreds, seconds to tens."""
         tokens, seconds = self._tokens // 100 * 100, int(self.seconds_left) // 10 * 10
         return f", calls {self._calls}, their tokens {tokens}, their seconds {seconds}"
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the seconds meanwhile."""
-        if not self._running:
-            self._since = time.monotonic()
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._used += time.monotonic() - self._since
 
     async def reserve(self, tokens: int) -> int:
         """Return how many tokens may be sampled now, up to `tokens`; waits for reserved ones that may come back. 0: none."""
@@ -94,6 +101,9 @@ class MeteredPolicy:
             generation = await self._policy.generate(prompt, room, seed)
             sampled = len(generation.token_ids)
             return generation
+        except asyncio.CancelledError:  # what the engine sampled until then is not known
+            sampled = room
+            raise
         except RefusedError as error:
             raise ExhaustedError(str(error)) from error
         finally:

@@ -119,6 +119,11 @@ class Episode:
         self._watcher = watcher
         self._started_at, self._clock = time.time(), time.monotonic()
 
+    @property
+    def opening_tokens(self) -> int:
+        """Return the tokens of the system prompt and the task."""
+        return self._context.opening_tokens
+
     async def run(self) -> Trajectory:
         self._started_at, self._clock = time.time(), time.monotonic()
         deadline = self._clock + self._settings.deadline_s

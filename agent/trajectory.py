@@ -19,6 +19,7 @@ NodeKind = Literal["system", "task", "action", "observation", "summary", "tail",
 SAMPLED = ("sampled", "untrained")
 """Kinds of nodes that a policy sampled; those of children may not be trained."""
 ROOT = -1
+DEEPEST = 4  # levels of children
 
 
 class Status(StrEnum):
@@ -159,11 +160,13 @@ class Trajectory(_Record):
 
     @model_validator(mode="after")
     def _called_before_they_began(self) -> "Trajectory":
-        first = len(self.steps)
+        depths = [0] * len(self.steps)  # of each step
         for child in self.children:
-            if not 0 <= child.caller < first:
-                raise ValueError(f"a child was called by step {child.caller}, and {first} steps come before its own")
-            first += len(child.steps)
+            if not 0 <= child.caller < len(depths):
+                raise ValueError(f"a child was called by step {child.caller}, and {len(depths)} steps come before its own")
+            depths += [depths[child.caller] + 1] * len(child.steps)
+            if depths[child.caller] >= DEEPEST:
+                raise ValueError(f"a child is more than {DEEPEST} levels below its trajectory")
         return self
 
     @property

@@ -24,7 +24,7 @@ from hardware import cpu_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
-ENVIRONMENTS = ("letters", "errands")
+ENVIRONMENTS = ("letters",)
 CHILDREN = "agent.children={{calls: 48, tokens: 2000, seconds: 60, credit: {}}}"
 WAYS = {"own": CHILDREN.format("own"), "parent": CHILDREN.format("parent"), "without": "agent.children=null"}
 

@@ -5,7 +5,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from nbrl.sandbox import untrusted
@@ -32,7 +32,7 @@ class HostCalls:
     """Serves the host calls of one kernel. A malformed request gets an error; an oversized one ends the channel for good.
 
     `tools` is the allow-list, and nothing else can be reached by a kernel; keys stay in the handlers' closures. `calls`
-    counts the requests; those beyond `calls_per_kernel` are refused.
+    counts the requests; those beyond `calls_per_kernel` are refused. Calls of `uncounted` names only wait for others.
     """
 
     def __init__(self, settings: KernelLimits) -> None:
@@ -40,6 +40,7 @@ class HostCalls:
         self._due = 0.0
         self._share = Share()
         self.tools: Mapping[str, CallHandler] = {}
+        self.uncounted: Collection[str] = ()
         self.calls = 0
 
     async def serve(self, channel: socket.socket) -> None:
@@ -80,7 +81,7 @@ class HostCalls:
             await asyncio.sleep(wait)
 
     async def _respond(self, request: _Request, writer: asyncio.StreamWriter) -> None:
-        self.calls += 1
+        self.calls += request.name not in self.uncounted
         answer: dict[str, Any] = {}
         try:
             answer = await self._answer(request)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nbrl.agent.budget import ChildBudget, MeteredPolicy
+from nbrl.agent.budget import ChildBudget, MeteredPolicy, Stopwatch
 from nbrl.agent.children.completion import Completion
 from nbrl.agent.children.record import ChildKind, ChildRun, with_children
 from nbrl.agent.episode import Episode, Task
@@ -23,6 +23,7 @@ from nbrl.agent.text import storable, with_files
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.tools.awaited import served
 from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.exchange import REQUEST_BYTES
 from nbrl.agent.trajectory import Status, Trajectory
 
 CHARS_OF_TOKEN = 64  # a text with more characters for each token of the context is refused before it is read
@@ -99,8 +100,8 @@ class Children:
     """The children of the agent that does `task`, `depth` levels below the trajectory's own; `files` are those of its folder,
     once it has a kernel.
 
-    `step` is the number of the step whose cell calls, and `deadline` the moment of the monotonic clock at which the agent ends. A
-    fault of the infrastructure in a child is one of the trajectory.
+    `step` is the number of the step whose cell calls, and `deadline` the moment of the monotonic clock at which the agent ends;
+    `watch` counts the seconds in which calls are under way. A fault of the infrastructure in a child is one of the trajectory.
     """
 
     task: Task
@@ -113,6 +114,7 @@ class Children:
     depth: int = 0
     step: int = 0
     deadline: float = math.inf
+    watch: Stopwatch = field(default_factory=Stopwatch)
     _called: int = 0
     _begun: list[_Running] = field(default_factory=list)
 
@@ -137,6 +139,10 @@ class Children:
         number, step = self._take_call(), self.step
         asked = _valid(LlmCall, arguments)
         self._check_length(asked.prompt)
+        with self.watch.running():
+            return await self._complete(number, step, asked)
+
+    async def _complete(self, number: int, step: int, asked: LlmCall) -> dict[str, Any]:
         task = self._task(number, storable(asked.prompt))
         completion = Completion(task, self._metered, self.tokenizer, self.settings, asked.max_tokens)
         return await self._run(_Running(number, step, "llm", completion))
@@ -146,28 +152,37 @@ class Children:
         number, step = self._take_call(), self.step
         asked = _valid(AgentCall, arguments)
         self._check_length(asked.task + asked.context)
-        data = {name: await asyncio.to_thread(self.files.read, name) for name in asked.files}
-        question = "\n\n".join(part for part in (storable(asked.task), storable(asked.context)) if part)
-        task = self._task(number, with_files(question, data))
-        nested = self._nested(task) if self.depth + 1 < self.limits.depth else None
         try:
-            async with self.open(nested, self.depth + 1) as opened:
-                for name, content in data.items():
-                    await asyncio.to_thread(opened.files.put, name, content)
-                ended = await self._run(_Running(number, step, "agent", self._episode(task, opened, nested)))
-                copied = [name for name in asked.collect if await self._copied(opened.files, name)]
+            with self.watch.running():
+                return await self._act(number, step, asked)
         except (ValueError, SessionError):
             raise
         except Exception as error:
             raise SessionError(f"an agent that a cell called failed: {type(error).__name__}: {error}") from error
+
+    async def _act(self, number: int, step: int, asked: AgentCall) -> dict[str, Any]:
+        question = "\n\n".join(part for part in (storable(asked.task), storable(asked.context)) if part)
+        task = self._task(number, with_files(question, asked.files))
+        nested = self._nested(task) if self.depth + 1 < self.limits.depth else None
+        async with self.open(nested, self.depth + 1) as opened:
+            for name in asked.files:  # one after the other: all of them may be more than this process should hold
+                await asyncio.to_thread(opened.files.put, name, await asyncio.to_thread(self.files.read, name))
+            episode = await asyncio.to_thread(self._episode, task, opened, nested)  # it reads the task, which may be long
+            ended = await self._run(_Running(number, step, "agent", episode))
+            copied = [name for name in asked.collect if await self._copied(opened.files, name)]
         return {**ended, "files": copied}
 
     def _episode(self, task: Task, opened: OpenedChild, nested: "Children | None") -> Episode:
         settings = self.settings.model_copy(update={"deadline_s": min(self.settings.deadline_s, self._seconds_left)})
-        return Episode(task, self._metered, opened.kernel, opened.toolbox, self.tokenizer, settings, children=nested)
+        episode = Episode(task, self._metered, opened.kernel, opened.toolbox, self.tokenizer, settings, children=nested)
+        if (tokens := episode.opening_tokens + settings.action_tokens) > settings.context_tokens:
+            raise ValueError(
+                f"its task and context take {tokens} tokens with an action, and {settings.context_tokens} are allowed"
+            )
+        return episode
 
     def _nested(self, task: Task) -> "Children":
-        return replace(self, task=task, depth=self.depth + 1, step=0, files=NoFiles(), _called=0, _begun=[])
+        return replace(self, task=task, depth=self.depth + 1, step=0, files=NoFiles(), watch=Stopwatch(), _called=0, _begun=[])
 
     @property
     def _seconds_left(self) -> float:
@@ -194,7 +209,7 @@ class Children:
         """Run a child to its end; return its answer and status."""
         self._begun.append(running)
         try:
-            with self.budget.running():
+            with self.budget.watch.running():
                 running.made = await self._made(running.run)
         except ExhaustedError:
             running.made = running.run.trajectory(Status.TOKEN_LIMIT)
@@ -217,7 +232,7 @@ class Children:
             return run.trajectory(Status.TIMEOUT)
 
     def _check_length(self, text: str) -> None:
-        if len(text) > (limit := CHARS_OF_TOKEN * self.settings.context_tokens):
+        if len(text) > (limit := min(REQUEST_BYTES, CHARS_OF_TOKEN * self.settings.context_tokens)):
             raise ValueError(f"the text has {len(text)} characters, {limit} are allowed: give less of it")
 
     async def _copied(self, theirs: Files, name: str) -> bool:

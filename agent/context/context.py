@@ -112,6 +112,11 @@ class Context:
         self._budget, self._budget_left = budget, ""
 
     @property
+    def opening_tokens(self) -> int:
+        """Return the tokens of the system prompt and the task."""
+        return self._start
+
+    @property
     def nodes(self) -> list[Node]:
         return self._tree.nodes()
 

@@ -21,8 +21,8 @@ def atif(trajectory: Trajectory, model: str, version: str, facts: dict[str, Any]
         clock += step.policy_seconds
         steps.append(_agent_step(number, step, clock, sampled.get(number)))
         clock += step.kernel_seconds
-    read = sum(length for _, length in sampled.values())
-    written = sum(len(node.token_ids) for node, _ in sampled.values())
+    own = [sampled[number] for number in range(len(trajectory.steps)) if number in sampled]  # children are calls of tools here
+    read, written = sum(length for _, length in own), sum(len(node.token_ids) for node, _ in own)
     totals = {"total_prompt_tokens": read, "total_completion_tokens": written, "total_steps": len(steps)}
     about = {
         "group": trajectory.group,

@@ -5,6 +5,7 @@ Host calls are synchronous and one at a time. So one of them begins all calls th
 
 import asyncio
 import json
+import weakref
 
 CHANNEL: str
 REQUEST_BYTES: int
@@ -17,6 +18,7 @@ class _Calls:
         self._count = 0
         self._waiting: list[tuple[int, str, dict, int]] = []
         self._ended: dict[int, tuple] = {}
+        self._turns: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a lock for each event loop
 
     async def call(self, name: str, arguments: dict) -> dict:
         size = len(json.dumps(arguments))
@@ -27,9 +29,11 @@ class _Calls:
         self._waiting.append((number, name, arguments, size))
         try:
             await asyncio.sleep(0)  # the others of a gather join
+            turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
             while number not in self._ended:
-                self._exchange()
-                await asyncio.sleep(0)
+                async with turn:
+                    if number not in self._ended:  # in a thread, for the host may take its time
+                        await asyncio.to_thread(self._exchange)
         finally:
             self._waiting = [each for each in self._waiting if each[0] != number]
         value, error = self._ended.pop(number)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.agent.context.notepad import ANSWER_CHARS, MARKS, MAX_CHARS, MAX_ITEMS, REPORT_CHARS
-from nbrl.agent.tools.base import AWAITED, Parameter, Tool
+from nbrl.agent.tools.base import Parameter, Tool, awaited
 from nbrl.agent.tools.exchange import CHANNEL, REQUEST_BYTES
 from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
@@ -55,9 +55,9 @@ def functions(tools: Iterable[Tool]) -> str:
 def definitions(tools: Iterable[Tool]) -> str:
     """Return kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
     tools = list(tools)
-    plain = [tool for tool in tools if tool.name not in AWAITED]
-    awaited = _built_in(_source("in_kernel_children.py"), "<children>", AWAITED, CHILDREN) if len(plain) < len(tools) else ""
-    return _built_in(functions(plain), "<tools>", tuple(tool.name for tool in plain), {}) + awaited
+    plain, names = [tool for tool in tools if not awaited(tool)], tuple(tool.name for tool in tools if awaited(tool))
+    children = _built_in(_source("in_kernel_children.py"), "<children>", names, CHILDREN) if names else ""
+    return _built_in(functions(plain), "<tools>", tuple(tool.name for tool in plain), {}) + children
 
 
 def _built_in(source: str, file: str, names: tuple[str, ...], given: dict[str, Any]) -> str:

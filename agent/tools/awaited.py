@@ -1,6 +1,6 @@
 """What an agent reads of `llm` and `agent`, the calls that it awaits."""
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ class AwaitedTool:
     details: str = ""
     returns: str = "str"
     run: Answers = _described_only
+    awaited: bool = True
 
     async def call(self, arguments: dict[str, Any]) -> Any:
         return await self.run(arguments)
@@ -49,12 +50,16 @@ AGENT = AwaitedTool(
         Parameter("collect", "collect", "list[str]", required=False, default=()),
     ),
 )
-AWAITED = (LLM, AGENT)
+AWAITED: tuple[Tool, ...] = (LLM, AGENT)
 
 
-def with_awaited(tools: Iterable[Tool], children: object) -> list[Tool]:
-    """Return the tools that an agent reads of: with those that it awaits, where its settings have `children`."""
-    return [*tools, *(AWAITED if children is not None else ())]
+def with_awaited(tools: Iterable[Tool], more: Sequence[Tool] = AWAITED) -> list[Tool]:
+    """Return tools and those that cells await. Raises ToolError where one of them has the name of another."""
+    tools = list(tools)
+    names = {tool.name for tool in more}
+    if taken := [tool.name for tool in tools if tool.name in names]:
+        raise ToolError(f"the tool {taken[0]!r} has the name of a call of agent.children; rename it, or leave agent.children out")
+    return [*tools, *more]
 
 
 def served(complete: Answers, act: Answers) -> list[Tool]:

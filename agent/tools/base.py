@@ -20,8 +20,6 @@ SHORT_CHARS = 4_000
 GIVEN_UP = "CancelledError: the cell gave up on it"
 WAITED = "the cell gave up on it before it began"
 OVER = "the trajectory has ended"
-AWAITED = ("llm", "agent")
-"""Names of the tools that cells await; others are plain functions."""
 BROKEN = "the environment does not answer; the task ends here"
 
 
@@ -68,10 +66,15 @@ async def _nothing() -> None:
     """Do nothing: no call is awaited."""
 
 
+def awaited(tool: Tool) -> bool:
+    """Return whether cells await the calls of a tool, of which several can be under way; others are plain functions."""
+    return bool(getattr(tool, "awaited", False))
+
+
 def signature(tool: Tool) -> str:
     """Return the signature as written after `def`, behind `await` where a cell awaits it."""
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return f"{'await ' if tool.name in AWAITED else ''}{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
+    return f"{'await ' if awaited(tool) else ''}{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
 
 
 def describe(tools: Iterable[Tool]) -> str:
@@ -128,13 +131,14 @@ class Toolbox:
     async def end(self) -> None:
         """Take no call from now on, and give up those under way, which are recorded as such."""
         self._ended = True
+        await self.end_cell()
         under_way = list(self._under_way)
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _record(self, name: str, arguments: dict[str, Any], answer: str, ok: bool, seconds: float) -> None:
-        if len(self._calls) >= RECORDED_CALLS and name not in self._stateful and name not in AWAITED:
+        if len(self._calls) >= RECORDED_CALLS and name not in self._stateful and not awaited(self.tools[name]):
             self._unrecorded += 1
             return
         request = json.dumps(arguments, default=str)

@@ -1,20 +1,21 @@
 """Calls that a cell awaits, several at once over a channel that carries one request at a time."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nbrl.agent.tools.base import AWAITED, Toolbox
+from nbrl.agent.tools.base import Toolbox, awaited
 
 CHANNEL = "awaited_calls"
 """The name of the host call that begins awaited calls and returns those that have ended."""
 REQUEST_BYTES = 200_000  # of the arguments that one request begins; escapes in JSON may make them several times as long
-REPLY_CHARS = 100_000  # of the values that one answer returns, if there are several
+REPLY_BYTES = 400_000  # of the values that one answer returns, if there are several
 BEGUN = 256  # calls that one request may begin
-WAIT_S = 1.0
+WAIT_S = 0.5
 CELL_OVER = "the cell that called has ended"
 
 
@@ -24,11 +25,11 @@ def handlers(toolbox: Toolbox, refuses: Callable[[], str] = str) -> dict[str, Ca
     `refuses` returns why no further awaited call can begin, and is empty where one can.
     """
     plain: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
-        name: partial(toolbox.call, name) for name in toolbox.tools if name not in AWAITED
+        name: partial(toolbox.call, name) for name, tool in toolbox.tools.items() if not awaited(tool)
     }
-    if not (awaited := toolbox.tools.keys() & {*AWAITED}):
+    if not (names := toolbox.tools.keys() - plain.keys()):
         return plain
-    exchange = Exchange(toolbox, awaited, refuses)
+    exchange = Exchange(toolbox, names, refuses)
     toolbox.end_cell = exchange.settle
     return {**plain, CHANNEL: exchange.serve}
 
@@ -46,8 +47,8 @@ class _Ended(NamedTuple):
     error: str
 
     @property
-    def chars(self) -> int:
-        return len(self.error) + len(str(self.value))
+    def size(self) -> int:
+        return len(json.dumps([self.error, self.value]))
 
 
 class Exchange:
@@ -78,9 +79,9 @@ class Exchange:
                     await self._changed.wait()
             except TimeoutError:
                 pass
-        taken, chars = list[_Ended](), 0
-        while self._ended and (not taken or chars + self._ended[0].chars <= REPLY_CHARS):
-            chars += self._ended[0].chars
+        taken, size = list[_Ended](), 0
+        while self._ended and (not taken or size + self._ended[0].size <= REPLY_BYTES):
+            size += self._ended[0].size
             taken.append(self._ended.pop(0))
         return taken
 

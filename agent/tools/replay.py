@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
-from nbrl.agent.tools.base import GIVEN_UP, Parameter, Tool, Toolbox
+from nbrl.agent.tools.base import GIVEN_UP, Parameter, Tool, Toolbox, awaited
 from nbrl.agent.tools.names import plain_names
 from nbrl.agent.trajectory import ToolCall, Trajectory
 
@@ -55,7 +55,7 @@ class _Recorded:
 
     def __init__(self, tool: Tool, calls: list[ToolCall]) -> None:
         self.name, self.summary, self.details, self.returns = tool.name, tool.summary, tool.details, tool.returns
-        self.parameters, self.schema = tool.parameters, tool.schema
+        self.parameters, self.schema, self.awaited = tool.parameters, tool.schema, awaited(tool)
         self._answers: dict[str, deque[ToolCall]] = defaultdict(deque)
         for call in calls:
             if call.complete:

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -83,6 +85,25 @@ class ForkedKernel(IPythonKernel):
     _supports_kernel_subshells = False
     _to_jupyter = False
     """Whether the clients are Jupyter's, not nbrl's own."""
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: Any) -> Iterator[None]:
+        """Let the first interrupt cancel an asynchronous cell, as in stock ipykernel, and the next ones be raised in it: one that
+        computes does not turn its loop, and cannot be cancelled.
+        """
+        with super()._cancel_on_sigint(future):
+            cancel: Any = signal.getsignal(signal.SIGINT)
+            asked = False
+
+            def interrupt(number: int, frame: Any) -> None:
+                nonlocal asked
+                if asked:
+                    raise KeyboardInterrupt
+                asked = True
+                cancel(number, frame)
+
+            signal.signal(signal.SIGINT, interrupt)
+            yield
 
     @classmethod
     def prepare(cls, prelude: str = "") -> "ForkedKernel":

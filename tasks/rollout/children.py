@@ -54,4 +54,3 @@ class ChildKernels:
             self._notebooks.new(task.environment, task.ability, asked=asked, children=children) as (kernel, toolbox),
         ):
             yield OpenedChild(SandboxedKernel(kernel, children), toolbox, WorkingFolder(kernel.files))
-            await toolbox.end()

@@ -8,8 +8,9 @@ from contextlib import aclosing, asynccontextmanager
 from nbrl.agent.children.children import Children
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import definitions, prelude, state_expression
+from nbrl.agent.tools.awaited import with_awaited
 from nbrl.agent.tools.base import Toolbox
-from nbrl.agent.tools.exchange import handlers
+from nbrl.agent.tools.exchange import CHANNEL, handlers
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.mcp.servers import TrajectoryServers
@@ -63,7 +64,11 @@ class Notebooks:
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """Yield a kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel, aclosing(TrajectoryServers()) as servers:
-            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked, session, servers, children)
+            toolbox = await equip(kernel, self.library, environment, ability, recorded, asked, session, servers, children)
+            try:
+                yield kernel, toolbox
+            finally:  # what its cells called must not outlive them
+                await toolbox.end()
 
     @asynccontextmanager
     async def bare(
@@ -121,7 +126,8 @@ async def equip(
     toolbox = toolbox_of(kernel, library, environment, ability, recorded, asked, session, servers)
     if children is not None:
         children.files = WorkingFolder(kernel.files)
-        toolbox.tools |= {tool.name: tool for tool in children.tools}
+        toolbox.tools = {tool.name: tool for tool in with_awaited(toolbox.tools.values(), children.tools)}
+    kernel.host_calls.uncounted = {CHANNEL}
     kernel.host_calls.tools = handlers(toolbox, str if children is None else children.budget.refusal)
     defined = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
@@ -154,7 +160,9 @@ def toolbox_of(
     stateful = [] if session is None else session.tools
     check_names(environment, [tool.name for tool in tools], stateful)
     tools = [*tools, *stateful]
-    return Toolbox(tools, {tool.name for tool in stateful}) if recorded is None else Replay([recorded], tools)
+    if recorded is None:
+        return Toolbox(tools, {tool.name for tool in stateful})
+    return Replay([recorded], with_awaited(tools) if recorded.children else tools)
 
 
 class SandboxedKernel:
@@ -168,7 +176,7 @@ class SandboxedKernel:
         self._kernel, self._children = kernel, children
 
     def _paused(self) -> float:
-        return 0.0 if self._children is None else self._children.budget.seconds_used
+        return 0.0 if self._children is None else self._children.watch.seconds
 
     async def execute(self, code: str, timeout: float, message: str = "") -> CellResult:
         state = {"state": state_expression(message)}

@@ -146,7 +146,8 @@ class Runner:
                     programs = await stack.enter_async_context(programs_of(samplers.conversations, sandbox))
                 else:
                     for name, ability in notebooks.library.every:
-                        tools = describe(with_awaited(notebooks.library.tools(name, ability), plan.agent.children))
+                        known = notebooks.library.tools(name, ability)
+                        tools = describe(known if plan.agent.children is None else with_awaited(known))
                         check_room(samplers.renderer, plan.agent, tools, plan.environments[name].prompt)
                 sources = {name: each.sessions for name, each in plan.environments.items() if each.sessions is not None}
                 sessions = SessionPool(sources, plan.sandbox.call_timeout_s)

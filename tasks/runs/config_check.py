@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.policy import Sampling
+from nbrl.agent.tools.exchange import WAIT_S
 from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.own_code import where_looked
@@ -128,6 +129,11 @@ def _check_children(config: RunConfig, purpose: Purpose, contents: Mapping[str, 
     children = config.agent.children
     if children is None:
         return
+    if config.sandbox.call_timeout_s < 2 * WAIT_S:
+        raise ConfigError(
+            f"sandbox.call_timeout_s is {config.sandbox.call_timeout_s:g}, but a cell that awaits a child waits {WAIT_S:g} s "
+            f"at a time; raise it to {2 * WAIT_S:g} or more"
+        )
     for name, content in contents.items():
         if children.credit == "own" and not (content.rules <= {*OF_CLASSES} and config.environments[name].scores_children()):
             raise ConfigError(

@@ -6,20 +6,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from nbrl.agent.budget import ChildBudget
-from nbrl.agent.children.children import Children, OpenedChild
+from nbrl.agent.children.children import Children, NoFiles, OpenedChild
 from nbrl.agent.episode import Episode
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import PolicyError, ToolError
+from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings, ChildSettings
-from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.awaited import with_awaited
+from nbrl.agent.tools.base import Toolbox, describe
 from nbrl.agent.tools.exchange import handlers
-from nbrl.agent.trajectory import ROOT, Status, Trajectory, from_table, to_table
+from nbrl.agent.tools.functions import FunctionTool
+from nbrl.agent.trajectory import DEEPEST, ROOT, Status, Trajectory, from_table, to_table
 from tests.agent.test_episode import TASK, TOKENIZER
 from tests.flows.model_server import act
 
@@ -53,7 +57,7 @@ def play(scripts: Mapping[str, list[str]], policy: ByTask | None = None, **limit
         async def call(name: str, arguments: dict[str, Any]) -> Any:
             return await answers[name](arguments)
 
-        return OpenedChild(InlineKernel(prelude(toolbox.tools.values()), call), toolbox, None)  # type: ignore[arg-type]
+        return OpenedChild(InlineKernel(prelude(toolbox.tools.values()), call), toolbox, NoFiles())
 
     def opens(children: Children | None, depth: int) -> AbstractAsyncContextManager[OpenedChild]:
         @asynccontextmanager
@@ -190,3 +194,31 @@ def test_children_that_are_not_trained_are_marked() -> None:
     made = play(SCRIPTS, credit="none")
     assert {node.kind for node in made.sampled() if node.step > 1} == {"untrained"}
     assert {node.kind for node in made.sampled() if node.step < 2} == {"sampled"}
+
+
+class Lookup:
+    async def agent(self, city: str) -> str:
+        """Find an agent in a city."""
+        return f"one in {city}"
+
+
+def test_a_tool_of_the_same_name_is_a_plain_function_where_there_are_no_children() -> None:
+    tool = FunctionTool(Lookup().agent)
+    assert describe([tool]).startswith("agent(city: str)")
+
+    async def run() -> CellResult:
+        toolbox = Toolbox([tool])
+        return await InlineKernel(prelude([tool]), toolbox.call).execute("print(agent('Rome'))", 5.0)
+
+    assert [output.text for output in asyncio.run(run()).outputs] == ["one in Rome\n"]
+    with pytest.raises(ToolError, match=r"'agent' has the name of a call of agent\.children"):
+        with_awaited([tool])
+
+
+def test_a_child_too_far_below_its_trajectory_is_none() -> None:
+    own = {"id": "q", "group": "q", "sample": 0, "question": "", "ability": "", "status": "answered", "answer": "1", "nodes": []}
+    child = {"kind": "agent", "task": "t", "status": "answered", "answer": "1", "steps": [{}]}
+    chain = [{**child, "caller": number} for number in range(DEEPEST + 1)]
+    assert len(Trajectory.model_validate({**own, "steps": [{}], "children": chain[:-1]}).children) == DEEPEST
+    with pytest.raises(ValidationError, match="more than 4 levels"):
+        Trajectory.model_validate({**own, "steps": [{}], "children": chain})

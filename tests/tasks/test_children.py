@@ -1,7 +1,7 @@
 """Agents that cells call, in real sandboxes."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ def play(
     together: int = 1,
     cell_timeout_s: float = 20.0,
     deadline_s: float = 60.0,
+    policies: Sequence[ByTask] = (),
     **limits: Any,
 ) -> list[Trajectory]:
     """Run the same question so many times at once, over kernels for one episode."""
@@ -39,7 +40,7 @@ def play(
     equipment = {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))}
 
     async def one(notebooks: Notebooks, kernels: ChildKernels, number: int) -> Trajectory:
-        policy = ByTask(scripts)
+        policy = policies[number] if policies else ByTask(scripts)
         task = Task(f"q-{number}", "q", number, QUESTION, "", number)
         calls = kernels.of(task, policy, TOKENIZER, agent)
         async with notebooks.new("", "", children=calls) as (kernel, toolbox):
@@ -164,3 +165,61 @@ async def replayed(lab: Lab, recorded: Trajectory) -> Trajectory:
         notebooks.new("", "", recorded) as (kernel, toolbox),
     ):
         return await Episode(TASK, policy, SandboxedKernel(kernel), toolbox, TOKENIZER, agent).run()
+
+
+def test_a_cell_that_computes_too_long_after_it_awaited_is_stopped_and_its_kernel_goes_on(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [act("x = await agent('quick')\nwhile True: pass"), act("submit_final_answer(x)")],
+        "quick": [act("submit_final_answer('done')")],
+    }
+    (made,) = play(shared_lab, scripts, cell_timeout_s=1.0)
+    assert [step.cell_status for step in made.steps] == ["timeout", "ok"]
+    assert made.answer == "done"
+
+
+def test_other_work_of_a_cell_goes_on_while_its_children_run(shared_lab: Lab) -> None:
+    ticks = (
+        "import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n        await asyncio.sleep(0.02)\n"
+        "        ticks += 1\nticking = asyncio.ensure_future(tick())\nawait agent('wait')\nticking.cancel()\nprint(ticks > 10)"
+    )
+    scripts = {
+        QUESTION: [act(ticks), act("submit_final_answer(1)")],
+        "wait": [act("import time; time.sleep(1)\nsubmit_final_answer(1)")],
+    }
+    (made,) = play(shared_lab, scripts)
+    assert made.steps[0].observation == "True"
+
+
+def test_waiting_for_the_kernels_of_others_is_not_taken_from_the_time_of_a_cell(shared_lab: Lab) -> None:
+    two = act("import asyncio\nsubmit_final_answer(len(await asyncio.gather(agent('wait'), agent('wait'), agent('wait'))))")
+    scripts = {QUESTION: [two], "wait": [act("import time; time.sleep(0.9)\nsubmit_final_answer(1)")]}
+    (made,) = play(shared_lab, scripts, cell_timeout_s=1.5)  # over one kernel, one child after the other
+    assert (made.answer, [step.cell_status for step in made.steps]) == ("3", ["ok"])
+
+
+def test_a_cell_without_children_of_its_own_has_its_time_also_in_a_child(shared_lab: Lab) -> None:
+    scripts = {
+        QUESTION: [act("submit_final_answer(await agent('outer'))")],
+        "outer": [act("while True: pass"), act("submit_final_answer('stopped')")],
+    }
+    (made,) = play(shared_lab, scripts, cell_timeout_s=1.0, depth=2)
+    assert made.answer == "stopped"
+    assert made.seconds < 20
+
+
+def test_what_a_child_called_ends_with_it(shared_lab: Lab) -> None:
+    policy = ByTask(
+        {
+            QUESTION: [
+                act("import asyncio\nleft = asyncio.ensure_future(agent('outer'))\nawait asyncio.sleep(1)"),
+                act("import time; time.sleep(2)\nsubmit_final_answer(1)"),
+            ],
+            "outer": [act("await agent('inner')")],
+            "inner": [act("import time; time.sleep(0.3)")],
+        }
+    )
+    (made,) = play(shared_lab, {}, policies=[policy], depth=2)
+    asked = [prompt.messages[1].body for prompt in policy.prompts]
+    assert "inner" in asked
+    assert asked[-1] == QUESTION  # once the first cell had ended, nothing was asked for its children
+    assert [child.task for child in made.children] == ["outer", "inner"]

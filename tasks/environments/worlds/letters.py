@@ -1,7 +1,6 @@
 """Letters to a shop, more of them than a small context holds: counting the complaints takes a reading of each."""
 
 import random
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -19,7 +18,6 @@ THANKS = (
 )  # fmt: skip
 FILE = "letters.txt"
 NEAR = 8  # from so many off, a count is worth nothing
-HELD_OUT = 1_000_003
 TASK = "complaint? "
 
 
@@ -29,13 +27,12 @@ class Letters(Tasks):
     def __init__(self, seed: int = 0, train: int = 512, held_out: int = 128, letters: int = 40) -> None:
         if not 4 <= letters <= 1000:
             raise ValueError(f"letters is {letters}; take 4 to 1000")
-        self._counts = {"train": (seed, train), "held_out": (seed + HELD_OUT, held_out)}
+        self._seed, self._counts = seed, {"train": train, "held_out": held_out}
         self._letters = letters
 
     def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
-        first, count = self._counts[split]
-        for seed in range(first, first + count):
-            letters, complaints = self._written(seed)
+        for number in range(self._counts[split]):
+            letters, complaints = self._written(f"{split} {self._seed + number}")
             yield Question(
                 f"How many of the letters in {FILE} complain?",
                 {"complaints": complaints, "others": [each for each in letters if each not in complaints]},
@@ -53,32 +50,31 @@ class Letters(Tasks):
 
     def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
         """Pay for the right answer about one letter."""
-        said, letter = (child.answer or "").strip().lower(), child.task.removeprefix(TASK)
+        said, letter = (child.answer or "").strip().lower(), child.task.removeprefix(TASK).strip()
         known = {**dict.fromkeys(reference["complaints"], "yes"), **dict.fromkeys(reference["others"], "no")}
         return float(known.get(letter) == said)
 
     def demonstrate(self, question: Question, rng: random.Random, good: bool) -> Sequence[tuple[str, str]]:
         """Ask about each letter; or, without `good`, about the first few, or about none."""
         ask = (
-            f"import asyncio\nletters = open('{FILE}').read().split('\\n')\n"
-            f"said = await asyncio.gather(*[llm('{TASK}' + each, 4) for each in letters{{}}])\n"
+            f"import asyncio\nsaid = await asyncio.gather(*[llm('{TASK}' + each, 4) for each in {{}}])\n"
             "submit_final_answer(said.count('yes'))"
         )
         if good:
-            return [("ask about each of them", ask.format(""))]
+            return [("ask about each of them", ask.format(f"open('{FILE}')"))]
         if rng.random() < 0.5:
-            return [("some of them will do", ask.format("[:9]"))]
+            return [("some of them will do", ask.format(f"list(open('{FILE}'))[:9]"))]
         return [("my guess is good", f"submit_final_answer({rng.randint(0, self._letters)})")]
 
     def demonstrate_child(self, task: str, question: Question, rng: random.Random, good: bool) -> str:
         """Say whether a letter complains; without `good`, now and then anything."""
         if good or rng.random() < 0.6:
-            return "yes" if task.removeprefix(TASK) in question.reference["complaints"] else "no"
+            return "yes" if task.removeprefix(TASK).strip() in question.reference["complaints"] else "no"
         return rng.choice(("yes", "no"))
 
-    def _written(self, seed: int) -> tuple[list[str], list[str]]:
+    def _written(self, seed: str) -> tuple[list[str], list[str]]:
         """Return the letters of a seed, and those of them that complain. No two are the same."""
-        rng = random.Random(zlib.crc32(f"letters {seed}".encode()))
+        rng = random.Random(f"letters {seed}")
         share, letters, complaints = rng.uniform(0.2, 0.8), dict[str, bool](), list[str]()
         while len(letters) < self._letters:
             complains = rng.random() < share

@@ -77,7 +77,8 @@ def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str 
     """Return whether the class can score one of these answers or a PLAIN one, with these steps and files or without."""
     trajectory = asked["trajectory"]
     tried = [{**trajectory, "answer": answer} for answer in (*answers, *PLAIN)]
-    tried += [{**each, "steps": [], "files": {}, "children": []} for each in tried[len(answers) :]]
+    plain = [{**child, "answer": "", "steps": []} for child in trajectory["children"]]  # which a class must be able to score
+    tried += [{**each, "steps": [], "files": {}, "children": plain} for each in tried[len(answers) :]]
     tried = tried[:SLOW] if slow else tried
     done = confined.compare(RULE, [{**asked, "trajectory": each} for each in tried], _module(place))
     scored = asked["children"]

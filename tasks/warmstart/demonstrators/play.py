@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any
 
 from nbrl.agent.budget import ChildBudget
-from nbrl.agent.children.children import Children, NoFiles, OpenedChild
+from nbrl.agent.children.children import Children, OpenedChild
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Grammar
@@ -110,23 +110,44 @@ async def act(asked: DemonstratedQuestion, policy: Policy, stage: DemonstrationA
     if stage.agent.children is not None:
 
         def opens(nested: Children | None, depth: int) -> AbstractAsyncContextManager[OpenedChild]:
-            kernel, toolbox = _kernel(stage.tools, nested, {})
-            return nullcontext(OpenedChild(kernel, toolbox, NoFiles()))
+            folder = TextFiles()
+            kernel, toolbox = _kernel(stage.tools, nested, folder)
+            return nullcontext(OpenedChild(kernel, toolbox, folder))
 
-        budget = ChildBudget(stage.agent.children)
-        children = Children(task, policy, stage.tokenizer, stage.agent, opens, budget)
-    kernel, toolbox = _kernel(stage.tools, children, asked.files)
+        limits = stage.agent.children.model_copy(update={"credit": "parent"})  # what children show is learnt
+        settings = stage.agent.model_copy(update={"children": limits})
+        children = Children(task, policy, stage.tokenizer, settings, opens, ChildBudget(limits))
+    kernel, toolbox = _kernel(stage.tools, children, TextFiles(asked.files))
     return await Episode(
         task, policy, kernel, toolbox, stage.tokenizer, stage.agent, session=stage.session, children=children
     ).run()
 
 
-def _kernel(tools: Sequence[Tool], children: Children | None, files: Mapping[str, str]) -> tuple[InlineKernel, Toolbox]:
+class TextFiles:
+    """The folder of a demonstration: an nbrl.agent.children.children.Files whose files are texts."""
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self.texts = dict(texts or {})
+
+    def read(self, path: str) -> bytes:
+        if path not in self.texts:
+            raise ValueError(f"there is no file {path!r}")
+        return self.texts[path].encode()
+
+    def put(self, path: str, data: bytes) -> None:
+        if path in self.texts:
+            raise ValueError(f"there is a file {path!r} already")
+        self.texts[path] = data.decode("utf-8", "replace")
+
+
+def _kernel(tools: Sequence[Tool], children: Children | None, folder: TextFiles) -> tuple[InlineKernel, Toolbox]:
     """Return a kernel in this process, and the toolbox that answers it."""
+    if children is not None:
+        children.files = folder
     toolbox = Toolbox([*tools, *(() if children is None else children.tools)])
     answers = handlers(toolbox, str if children is None else children.budget.refusal)
 
     async def call(name: str, arguments: dict[str, Any]) -> Any:
         return await answers[name](arguments)
 
-    return InlineKernel(prelude(toolbox.tools.values()), call, files), toolbox
+    return InlineKernel(prelude(toolbox.tools.values()), call, folder.texts), toolbox
