@@ -10,6 +10,7 @@ import yaml
 from nbrl.infra.engine.command import CPU_TOTAL_TOKENS
 from nbrl.infra.gpu import gpus
 from nbrl.infra.parse import json_value
+from nbrl.tasks.model_folder.forwards import kind_of
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, TensorInfo, weights
 from nbrl.tasks.model_folder.shape import Shape
 from nbrl.tasks.runs.config import RunConfig
@@ -116,6 +117,19 @@ def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: S
     return idle_learner_bytes(config, tensors) + update.workers * tokens * layers * kept * number + more
 
 
+def attention(config: RunConfig) -> str:
+    """Return how the policy is forwarded, and what that costs; empty if the model's files are not on this machine.
+
+    Raises UpdateError if it cannot be trained exactly.
+    """
+    if not Path(config.policy.path).is_dir():
+        return ""
+    if kind_of(config.policy.path, config.update.attention, config.nodes) == "tree":
+        return "trees, so that what trajectories share is forwarded once"
+    most = (config.agent.max_steps + 1) / 2
+    return f"path by path, for the model is not exact on trees: up to about {most:g} times the tokens of a trajectory"
+
+
 def in_words(size: float) -> str:
     """Return the bytes with three digits and a unit."""
     exponent = min(len(UNITS) - 1, int(math.log10(max(size, 1)) // 3))
@@ -140,6 +154,7 @@ def plan(config: RunConfig, every: bool = False) -> str:
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
         f"{update.steps_per_batch} step(s) per batch, lr {update.lr:g}, {kl}",
+        *(f"# attention: {text}" for text in [attention(config)] if text),
         *([f"# pipeline: {_pipeline(config)}"] if config.pipeline.lag else []),
         f"# storage: {config.storage.root}; servers' state: {config.home}",
         *(f"# memory: {text}" for text in [memory(config)] if text),

@@ -4,8 +4,8 @@ A small model of the same configuration is made at random; the log-probs of a ra
 those of one plain sequence for each path. Windows and position scalings that act on long sequences only are made to act here.
 """
 
-import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,21 +13,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from nbrl.infra.node_cache import NodeSettings
-from nbrl.infra.paths import expanded
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.examples import Example, TreeNode
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.forward import FORWARDS, Forward
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.model_folder.forwards import kept_at
 
 Wanted = Literal["auto", "tree", "paths"]
-RULES = 1  # raised when what is proved changes
 SEED = 0
 STEPS, LONGEST = 6, 12  # of the tree: actions, and tokens of a message
 FAR = 40  # from so many tokens on, what acts on long sequences acts; some paths of the tree are twice as long
@@ -40,6 +39,8 @@ SIZES = {
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), INNER),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), EXPERTS),
 }
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+CAP, SCALE = 2.0, 3.0  # at most, of scores; of the weights, over the square root of the numbers that they sum
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 PER_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers")
 
@@ -78,10 +79,9 @@ def forward_of(path: str, wanted: Wanted, nodes: NodeSettings) -> Forward:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:  # of whatever a configuration makes transformers do
         raise UpdateError(f"{path} cannot be loaded as its config.json says: {_words(error)}") from error
-    said = json.dumps([config.to_dict(), wanted, transformers.__version__, torch.__version__, RULES], sort_keys=True, default=str)
-    kept = expanded(nodes.cache).absolute().parent / "forwards" / f"{hashlib.sha256(said.encode()).hexdigest()}.json"
+    kept = kept_at(path, wanted, nodes)
     with suppress(OSError, ValueError, TypeError):
-        found = Forward(**json.loads(kept.read_text()))
+        found = Forward(**json_value(kept.read_text()))
         if found in FORWARDS:
             return found
     forward = proved(config, wanted)
@@ -129,6 +129,9 @@ def _shorten(values: dict[str, Any]) -> None:
         wide = isinstance(whole, int) and isinstance(values.get(name), int) and values[name] >= whole  # and never acts
         if isinstance(values.get(name), int) and values[name] > FAR // 2 and not wide:
             values[name] = FAR // 2
+    for name in CAPS:
+        if isinstance(values.get(name), float):
+            values[name] = min(values[name], CAP)
     rope = [values.get(name) for name in ("rope_parameters", "rope_scaling")]
     parameters = [each for one in rope if isinstance(one, dict) for each in (one, *one.values()) if isinstance(each, dict)]
     for each in parameters:
@@ -143,8 +146,8 @@ def _model(config: PretrainedConfig, implementation: str) -> PreTrainedModel:
     torch.manual_seed(SEED)
     lm: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=implementation, dtype=torch.float32)
     for parameter in lm.parameters():
-        if parameter.dim() > 1:  # else every distribution would be even, and nothing could differ
-            nn.init.normal_(parameter, std=0.2 if parameter.shape[-1] < 256 else 0.05)
+        if parameter.dim() > 1:  # large enough that attention looks at few tokens, and a cap of its scores acts
+            nn.init.normal_(parameter, std=SCALE / parameter.shape[-1] ** 0.5)
     return lm.eval()
 
 
@@ -220,3 +223,10 @@ def _pairs(expected: dict[str, Tensor], found: dict[str, Tensor]) -> Iterator[tu
 
 def _words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+if __name__ == "__main__":
+    try:
+        forward_of(sys.argv[1], sys.argv[2], NodeSettings(cache=sys.argv[3]))  # type: ignore[arg-type]
+    except UpdateError as failure:
+        sys.exit(str(failure))

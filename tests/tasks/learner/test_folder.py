@@ -34,7 +34,6 @@ def configure(folder: Path, **fields: Any) -> None:
         ({"vision_config": {}}, "multimodal"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
         ({"auto_map": {"AutoModelForCausalLM": "x.Y"}}, "code of its own"),
-        ({"model_type": "gemma2"}, "is a gemma2 model"),
         ({"architectures": ["Qwen3ForSequenceClassification"]}, "no causal language model"),
         ({"architectures": None}, "no causal language model"),
         ({"per_layer_config": {"0": {"head_dim": 8}}}, "layers one by one"),
@@ -49,7 +48,6 @@ def configure(folder: Path, **fields: Any) -> None:
         ({"architectures": 5}, r"config\.json is not as it should be: architectures: "),
         ({"num_hidden_layers": "2"}, r"config\.json is not as it should be: num_hidden_layers: "),
         ({"num_attention_heads": 0}, r"config\.json is not as it should be: num_attention_heads: "),
-        ({"hidden_size": None}, r"config\.json is not as it should be: hidden_size: "),
     ],
 )
 def test_a_configuration_that_is_not_exact_on_trees_is_refused(folder: Path, fields: dict[str, Any], words: str) -> None:
@@ -119,7 +117,7 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(folder: Path, los
     ("fields", "words"),
     [
         ({"intermediate_size": 96}, r"holds .*mlp.* of shape \[.*128.*\], but by its config\.json it is \[.*96.*\]"),
-        ({"hidden_act": "sil"}, r"cannot be loaded as its config\.json says: KeyError: 'sil'"),
+        ({"hidden_act": "sil"}, r"cannot be loaded as its config\.json says: .*KeyError: 'sil'"),
         ({"rms_norm_eps": "small"}, r"cannot be loaded as its config\.json says: .*rms_norm_eps"),
     ],
 )
