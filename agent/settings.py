@@ -8,7 +8,6 @@ from pydantic.config import JsonDict
 
 from nbrl.agent.grammar import CODE_TAG, CodeStyle, Grammar, Thinking
 from nbrl.agent.messages import Span, SystemPrompt
-from nbrl.agent.trajectory import DEEPEST
 
 Argument = str | bool | int
 """A value that a chat template accepts."""
@@ -44,9 +43,7 @@ class ChildSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    depth: int = Field(
-        1, ge=1, le=DEEPEST, description="1: children have no children; each level holds as many kernels as episodes"
-    )
+    depth: int = Field(1, ge=1, le=4, description="1: children have no children; each level holds as many kernels as episodes")
     calls: int = Field(8, ge=1, le=1_000, description="calls of llm and agent, those of children included")
     tokens: int = Field(4_096, ge=1, description="tokens that all children together may sample")
     seconds: float = Field(

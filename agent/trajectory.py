@@ -19,7 +19,7 @@ NodeKind = Literal["system", "task", "action", "observation", "summary", "tail",
 SAMPLED = ("sampled", "untrained")
 """Kinds of nodes that a policy sampled; those of children may not be trained."""
 ROOT = -1
-DEEPEST = 4  # levels of children
+DEEPEST = 4  # levels of children, as agent.children.depth may be
 
 
 class Status(StrEnum):
@@ -107,7 +107,7 @@ class Step(_Record):
     kernel_seconds: float = 0.0
 
 
-class Child(_Record):
+class ChildRecord(_Record):
     """A model (`llm`) or an agent that the cell of step `caller` called, with what it did: a root of its own in the tree.
 
     Its steps are numbered after those of the trajectory and of the children before it; `caller` and the steps of nodes are such
@@ -151,7 +151,7 @@ class Trajectory(_Record):
     environment: str = ""
     files: list[ProducedFile] = Field(default_factory=list)
     outcome: str = ""
-    children: list[Child] = Field(default_factory=list)
+    children: list[ChildRecord] = Field(default_factory=list)
 
     @field_validator("children", mode="before")
     @classmethod

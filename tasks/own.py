@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Child:
+class ScoredChild:
     """A model (kind `llm`) or an agent (kind `agent`) that a cell called with this task. `answer` is None where it gave none."""
 
     kind: str
@@ -76,7 +76,7 @@ class Trajectory:
     steps: Sequence[Step] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     outcome: Any = None
-    children: Sequence[Child] = ()
+    children: Sequence[ScoredChild] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Tasks:
         """
         raise NotImplementedError
 
-    def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
+    def score_child(self, child: ScoredChild, trajectory: Trajectory, reference: Any) -> float:
         """Return what a child of a trajectory is worth, from 0 to 1, for a run whose children have their own credit."""
         raise NotImplementedError
 

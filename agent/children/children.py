@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.agent.budget import ChildBudget, MeteredPolicy, Stopwatch
-from nbrl.agent.children.completion import Completion
+from nbrl.agent.children.one_answer import OneAnswer
 from nbrl.agent.children.record import ChildKind, ChildRun, with_children
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import ExhaustedError, SessionError
@@ -88,7 +88,7 @@ class _Running:
     number: int
     caller: int
     kind: ChildKind
-    run: Episode | Completion
+    run: Episode | OneAnswer
     made: Trajectory | None = None
 
     def result(self) -> ChildRun:
@@ -144,7 +144,7 @@ class Children:
 
     async def _complete(self, number: int, step: int, asked: LlmCall) -> dict[str, Any]:
         task = self._task(number, storable(asked.prompt))
-        completion = Completion(task, self._metered, self.tokenizer, self.settings, asked.max_tokens)
+        completion = OneAnswer(task, self._metered, self.tokenizer, self.settings, asked.max_tokens)
         return await self._run(_Running(number, step, "llm", completion))
 
     async def act(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Children:
             raise SessionError(f"a call of {running.kind} failed: {running.made.failure}")
         return {"answer": running.made.answer, "status": str(running.made.status)}
 
-    async def _made(self, run: Episode | Completion) -> Trajectory:
+    async def _made(self, run: Episode | OneAnswer) -> Trajectory:
         if isinstance(run, Episode):  # which has its deadline
             return await run.run()
         try:

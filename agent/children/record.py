@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from nbrl.agent.trajectory import ROOT, Child, Node, Trajectory
+from nbrl.agent.trajectory import ROOT, ChildRecord, Node, Trajectory
 
 ChildKind = Literal["llm", "agent"]
 
@@ -21,12 +21,14 @@ def with_children(own: Trajectory, runs: Iterable[ChildRun], trained: bool) -> T
 
     The steps of a child, and after them those of its own children, get the next numbers. Those not `trained` are marked so.
     """
-    nodes, children, steps = list(own.nodes), list[Child](), len(own.steps)
+    nodes, children, steps = list(own.nodes), list[ChildRecord](), len(own.steps)
     for caller, kind, made in runs:
         first = len(nodes)
         nodes += [_moved(node, first, steps, trained) for node in made.nodes]
         answer = made.answer
-        children.append(Child(caller=caller, kind=kind, task=made.question, status=made.status, answer=answer, steps=made.steps))
+        children.append(
+            ChildRecord(caller=caller, kind=kind, task=made.question, status=made.status, answer=answer, steps=made.steps)
+        )
         children += [each.model_copy(update={"caller": each.caller + steps}) for each in made.children]
         steps += len(made.all_steps)
     return own.model_copy(update={"nodes": nodes, "children": children}) if children else own

@@ -218,6 +218,9 @@ def test_a_tool_of_the_same_name_is_a_plain_function_where_there_are_no_children
 def test_a_child_too_far_below_its_trajectory_is_none() -> None:
     own = {"id": "q", "group": "q", "sample": 0, "question": "", "ability": "", "status": "answered", "answer": "1", "nodes": []}
     child = {"kind": "agent", "task": "t", "status": "answered", "answer": "1", "steps": [{}]}
+    with pytest.raises(ValidationError):
+        ChildSettings(depth=DEEPEST + 1)
+    assert ChildSettings(depth=DEEPEST).depth == DEEPEST
     chain = [{**child, "caller": number} for number in range(DEEPEST + 1)]
     assert len(Trajectory.model_validate({**own, "steps": [{}], "children": chain[:-1]}).children) == DEEPEST
     with pytest.raises(ValidationError, match="more than 4 levels"):

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from pydantic import ValidationError
 
-from nbrl.agent.trajectory import Child, Status, Step, Trajectory, to_table
+from nbrl.agent.trajectory import ChildRecord, Status, Step, Trajectory, to_table
 from nbrl.flows.display.trajectory import render
 from nbrl.flows.pages.app import page
 from nbrl.infra.storage import Storage, StorageSettings
@@ -66,7 +66,7 @@ def test_children_are_saved_shown_and_served_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("caller", [-1, 1, 2])
 def test_a_child_that_was_called_by_itself_or_a_later_step_is_no_trajectory(caller: int) -> None:
-    child = Child(caller=caller, kind="agent", task="t", status=Status.ANSWERED, answer="1", steps=[Step()])
+    child = ChildRecord(caller=caller, kind="agent", task="t", status=Status.ANSWERED, answer="1", steps=[Step()])
     made = {"steps": [Step().model_dump()], "children": [child.model_dump()]}
     with pytest.raises(ValidationError, match="a child was called by step"):
         Trajectory.model_validate({**ENDED, **made})

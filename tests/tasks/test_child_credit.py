@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from nbrl.agent.settings import ChildSettings, Credit
-from nbrl.agent.trajectory import Child, Node, Status, Step, Trajectory, to_table
+from nbrl.agent.trajectory import ChildRecord, Node, Status, Step, Trajectory, to_table
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.environments.worlds.letters import TASK, Letters
 from nbrl.tasks.errors import ConfigError
@@ -80,7 +80,7 @@ def node(parent: int, kind: Any, step: int, *ids: int) -> Node:
 
 def trajectory(kind: Any = "sampled") -> Trajectory:
     """A trajectory of one step, with a child whose system prompt is the same."""
-    child = Child(caller=0, kind="agent", task="t", status=Status.ANSWERED, answer="1", steps=[Step()])
+    child = ChildRecord(caller=0, kind="agent", task="t", status=Status.ANSWERED, answer="1", steps=[Step()])
     nodes = [
         node(-1, "system", 0, 1, 2), node(0, "task", 0, 3), node(1, "sampled", 0, 4, 5),
         node(-1, "system", 1, 1, 2), node(3, "task", 1, 6), node(4, kind, 1, 7),
@@ -123,7 +123,7 @@ def test_a_class_scores_children_in_its_own_process() -> None:
     right = [float(said == ("yes" if letter in question.reference["complaints"] else "no"))
              for said, letter in zip(answers, kinds, strict=True)]  # fmt: skip
     children = [
-        Child(caller=0, kind="llm", task=TASK + letter, status=Status.ANSWERED, answer=said, steps=[Step(kind="reply")])
+        ChildRecord(caller=0, kind="llm", task=TASK + letter, status=Status.ANSWERED, answer=said, steps=[Step(kind="reply")])
         for said, letter in zip(answers, kinds, strict=True)
     ]
     made = trajectory().model_copy(update={"children": children, "answer": str(len(question.reference["complaints"]))})

@@ -9,7 +9,7 @@ from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.worlds.errands import Country, Errands
 from nbrl.tasks.environments.worlds.letters import FILE, TASK, Letters
-from nbrl.tasks.own import Child, Question
+from nbrl.tasks.own import Question, ScoredChild
 from nbrl.tasks.own import Trajectory as OwnTrajectory
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
@@ -29,7 +29,7 @@ def played(place: str, good: float, count: int = 4) -> list[Trajectory]:
 
 
 def as_scored(made: Trajectory) -> OwnTrajectory:
-    children = [Child(each.kind, each.task, str(each.status), each.answer) for each in made.children]
+    children = [ScoredChild(each.kind, each.task, str(each.status), each.answer) for each in made.children]
     return OwnTrajectory(made.question, made.ability, str(made.status), made.answer, children=children)
 
 
@@ -76,7 +76,8 @@ def test_a_near_count_earns_a_part_and_what_is_no_number_nothing() -> None:
     worth = [tasks.score(OwnTrajectory("", "", "", answer), reference).value for answer in ("10", " 10 ", "8", "30", "ten", None)]
     assert worth == [1.0, 1.0, 0.375, 0.0, 0.0, 0.0]
     said = [
-        Child("llm", f"{TASK}{letter}", "", answer) for letter, answer in (("a", "Yes"), ("b", "yes"), ("c", "no"), ("b", None))
+        ScoredChild("llm", f"{TASK}{letter}", "", answer)
+        for letter, answer in (("a", "Yes"), ("b", "yes"), ("c", "no"), ("b", None))
     ]
     assert [tasks.score_child(each, OwnTrajectory("", "", "", None), reference) for each in said] == [1.0, 0.0, 0.0, 0.0]
 

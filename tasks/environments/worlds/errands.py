@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from nbrl.tasks.own import Child, Question, Score, Tasks, Trajectory
+from nbrl.tasks.own import Question, Score, ScoredChild, Tasks, Trajectory
 
 Split = Literal["train", "held_out"]
 HEADS = [consonant.upper() + vowel for consonant in "bdfgklmnrstv" for vowel in "aeo"]
@@ -70,7 +70,7 @@ class Errands(Tasks):
         right = sum(one == other for one, other in zip(said, wanted, strict=False))
         return Score(success=said == wanted, value=right / TOGETHER, facets={"right": right})
 
-    def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
+    def score_child(self, child: ScoredChild, trajectory: Trajectory, reference: Any) -> float:
         """Pay for the right answer to one of the questions."""
         wanted = {each["text"]: each["answer"] for each in reference}
         return float(child.answer is not None and wanted.get(child.task) == child.answer.strip())

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from nbrl.tasks.own import Child, Question, Score, Tasks, Trajectory
+from nbrl.tasks.own import Question, Score, ScoredChild, Tasks, Trajectory
 
 PEOPLE = ("Ada", "Ben", "Eva", "Ida", "Jon", "Leo", "Mia", "Ned", "Pia", "Tom")
 THINGS = ("lamp", "mug", "chair", "radio", "kettle", "clock", "coat", "drum", "fan", "tent")
@@ -48,7 +48,7 @@ class Letters(Tasks):
             return Score(success=False, value=0.0)
         return Score(success=off == 0, value=1.0 if off == 0 else max(0.0, 0.5 * (1 - off / NEAR)), facets={"off": off})
 
-    def score_child(self, child: Child, trajectory: Trajectory, reference: Any) -> float:
+    def score_child(self, child: ScoredChild, trajectory: Trajectory, reference: Any) -> float:
         """Pay for the right answer about one letter."""
         said, letter = (child.answer or "").strip().lower(), child.task.removeprefix(TASK).strip()
         known = {**dict.fromkeys(reference["complaints"], "yes"), **dict.fromkeys(reference["others"], "no")}

@@ -127,14 +127,14 @@ def own_tasks(place: str, settings: str) -> Any:
 
 def own(comparison: dict[str, Any]) -> dict[str, Any]:
     """Return the score of a trajectory by the class, as the fields of its Score."""
-    from nbrl.tasks.own import Child, Trajectory
+    from nbrl.tasks.own import ScoredChild, Trajectory
 
     reference, fields = json.loads(comparison["reference"]), comparison["trajectory"]
     tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
     if fields is None:
         return {}
     files = {path: base64.b64decode(data) for path, data in fields.pop("files").items()}
-    children = [Child(**{**child, "steps": own_steps(child["steps"])}) for child in fields.pop("children")]
+    children = [ScoredChild(**{**child, "steps": own_steps(child["steps"])}) for child in fields.pop("children")]
     steps = own_steps(fields.pop("steps"))
     trajectory = Trajectory(**fields, steps=steps, files=files, children=children)
     score = tasks.score(trajectory, reference["reference"])

@@ -15,7 +15,7 @@ SYSTEM = "You answer one request, without tools."
 _THOUGHT = "</think>"
 
 
-class Completion:
+class OneAnswer:
     """One request for at most `max_tokens`; single use. `run` raises ValueError where the prompt does not fit, and AgentError."""
 
     def __init__(self, task: Task, policy: Policy, tokenizer: Renderer, settings: AgentSettings, max_tokens: int) -> None:
