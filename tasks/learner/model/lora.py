@@ -41,7 +41,11 @@ def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed:
     targets = [name for last in settings.target_modules or linear for name in linear[last]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(_config(settings, targets), lm)
+        try:
+            inject_adapter_in_model(_config(settings, targets), lm)
+        except ValueError as error:  # some families have layers that work otherwise than linear ones
+            reason = " ".join(str(error).split())
+            raise UpdateError(f"update.lora cannot adapt this model; name other update.lora.target_modules: {reason}") from error
     for name, parameter in lm.named_parameters():
         parameter.requires_grad_(_adapts(name))
         if _adapts(name):

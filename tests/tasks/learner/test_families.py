@@ -115,7 +115,7 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     [
         pytest.param(*kind, marks=() if kind[0] in ("Qwen3", "Qwen3Moe") else pytest.mark.more)
         for kind in KINDS
-        if kind[1] == "float32"
+        if kind[1] == "float32" and kind[0] != "Mamba"  # whose layers peft adapts in part
     ],
 )
 def test_adapters_are_trained_and_merged(tmp_path: Path, family: str, dtype: str, fields: dict[str, Any]) -> None:
