@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from nbrl.tasks.learner.step.equality import forward_of
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import check_folder
@@ -28,6 +27,7 @@ from nbrl.tasks.learner.process.ranks import Ranks, Timer, give_back, set_determ
 from nbrl.tasks.learner.proof import Proof, ProofSequence
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step import proving
+from nbrl.tasks.learner.step.equality import forward_of
 from nbrl.tasks.learner.step.optimizer import OptimizedModel, digest_of, learning_rate
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
