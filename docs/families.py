@@ -3,6 +3,8 @@
 Usage: python docs/families.py. It takes some minutes; a test of the slowest tier compares what it writes.
 """
 
+import os
+import resource
 import signal
 import warnings
 from pathlib import Path
@@ -17,7 +19,8 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.step.equality import proved
 
 PAGE = Path(__file__).with_name("families.md")
-LIMIT_S = 40
+LIMIT_S, MEMORY = 30, 8 << 30  # of one family; the address space has torch in it
+NOT_TRIED = "not tried: no tiny model could be made"
 SIZES = {
     **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "max_seq_len"), 128),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 32),
@@ -48,10 +51,6 @@ own configuration: with a window that is narrower than its context, a family tha
 """
 
 
-class _TooLongError(Exception):
-    """A model takes too long for a table."""
-
-
 def tiny(family: str) -> Any:
     """Return a tiny configuration of a family, as far as it has the usual names."""
     kind = CONFIG_MAPPING[family]
@@ -67,24 +66,29 @@ def _has(config: Any, name: str) -> bool:
     return name in config.to_dict() or hasattr(config, name)
 
 
-def verdict(family: str) -> tuple[str, str]:
-    """Return how the family is forwarded, and why it is not."""
+def verdict(family: str) -> str:
+    """Return how the family is forwarded, found in a process that can take neither all memory nor all time."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        signal.alarm(LIMIT_S)
+        os.write(writing, _found(family).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        found = said.read()
+    os.waitpid(child, 0)
+    return found or NOT_TRIED
 
-    def late(*_: object) -> None:
-        raise _TooLongError("takes too long")
 
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT_S)
+def _found(family: str) -> str:
     try:
         forward = proved(tiny(family))
-        return f"{forward.kind}{', with its own logits' if forward.own_head else ''}", ""
     except UpdateError as error:
-        said = str(error)
-        return ("not exact", said) if "cannot be trained exactly" in said else ("not tried: no tiny model could be made", said)
-    except Exception as error:
-        return "not tried: no tiny model could be made", str(error)
-    finally:
-        signal.alarm(0)
+        return "not exact" if "cannot be trained exactly" in str(error) else NOT_TRIED
+    except BaseException:
+        return NOT_TRIED
+    return f"{forward.kind}{', with its own logits' if forward.own_head else ''}"
 
 
 def page() -> str:
@@ -94,7 +98,7 @@ def page() -> str:
     torch.set_num_threads(1)
     found: dict[str, list[str]] = {}
     for family in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        found.setdefault(verdict(family)[0], []).append(family)
+        found.setdefault(verdict(family), []).append(family)
     order = sorted(found, key=lambda how: (how.startswith("not"), not how.startswith("tree"), how))
     return HEAD.format(version=transformers.__version__) + "".join(f"| {how} | {', '.join(found[how])} |\n" for how in order)
 
