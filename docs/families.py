@@ -29,6 +29,7 @@ SIZES = {
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("num_key_value_heads",), 2),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k"), 2),
     **dict.fromkeys(("head_dim",), 8),
     **dict.fromkeys(("pad_token_id",), 0),
     **dict.fromkeys(("bos_token_id",), 1),
@@ -72,7 +73,7 @@ def verdict(family: str) -> str:
     if (child := os.fork()) == 0:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         signal.alarm(LIMIT_S)
-        os.write(writing, _found(family).encode())
+        os.write(writing, proof(family).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as said:
@@ -81,7 +82,8 @@ def verdict(family: str) -> str:
     return found or NOT_TRIED
 
 
-def _found(family: str) -> str:
+def proof(family: str) -> str:
+    """Return how the family is forwarded."""
     try:
         forward = proved(tiny(family))
     except UpdateError as error:

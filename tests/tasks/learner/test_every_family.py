@@ -1,6 +1,6 @@
 """The page of families says what is proved of each now."""
 
-import subprocess
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +10,11 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.long
-def test_the_page_of_families_is_what_is_proved(tmp_path: Path) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import families; open(sys.argv[2], 'w').write(families.page())"
-    subprocess.run([sys.executable, "-c", code, str(DOCS), str(tmp_path / "families.md")], check=True, timeout=3600)
-    assert (tmp_path / "families.md").read_text() == (DOCS / "families.md").read_text()
+def test_what_the_page_of_families_says_is_still_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
+    import families
+
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", (DOCS / "families.md").read_text(), re.MULTILINE)
+    said = {family: how for how, listed in rows[1:] for family in listed.split(", ") if how != families.NOT_TRIED}
+    assert len(said) > 100
+    assert {family: families.proof(family) for family in said} == said
