@@ -34,6 +34,7 @@ from nbrl.tasks.rollout.samplers import Sampler
 
 SHOWN = 3  # files left out that are named
 STOPPED = "stopped before its end"
+AT_ONCE = 4  # agents of each depth that its cells call
 MIB = 1024 * 1024
 PICTURE_BYTES = 8 * MIB
 
@@ -103,7 +104,11 @@ class AgentQuestion:
     def one_kernel(self) -> SandboxSettings:
         """Return the settings of one kernel whose workspace also has space for the files."""
         extra = sum(map(len, self.files.values())) // MIB + 1 if self.files else 0
-        more = {"warm": 0, "max_live": kernels_at_once(self.agent, 1), "workspace_mb": self.sandbox.workspace_mb + extra}
+        more = {
+            "warm": 0,
+            "max_live": kernels_at_once(self.agent, AT_ONCE if self.agent.children else 1),
+            "workspace_mb": self.sandbox.workspace_mb + extra,
+        }
         return self.sandbox.model_copy(update=more)
 
 
@@ -141,7 +146,7 @@ async def answer(
             kernel, toolbox = await stack.enter_async_context(notebooks.bare("", question.ability, None, None))
         else:
             if question.recorded is None:
-                children = ChildKernels(notebooks, question.agent, 1).of(task, policy, tokenizer, question.agent)
+                children = ChildKernels(notebooks, question.agent, AT_ONCE).of(task, policy, tokenizer, question.agent)
             opened = notebooks.new("", question.ability, question.recorded, children=children)
             kernel, toolbox = await stack.enter_async_context(opened)
         await asyncio.to_thread(_put, kernel, question.files)
