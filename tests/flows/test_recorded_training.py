@@ -60,8 +60,16 @@ class Client:
         messages = [{"role": role, "content": text} for role, text in chat]
         said = self.post(f"/sessions/{name}/v1/chat/completions", {"messages": messages})["choices"][0]["message"]["content"]
         found = re.search(r"submit_final_answer\(([0-9+*() -]+)\)", said)
-        right = found is not None and str(eval(found[1], {})) == question.answers[0]  # digits and signs alone
+        right = found is not None and computed(found[1]) == question.answers[0]
         return int(self.post(f"/sessions/{name}/reward", {"reward": float(right), "group": f"q{number // 4}"})["weights"])
+
+
+def computed(expression: str) -> str:
+    """What digits and signs alone amount to; nothing where a model wrote no expression."""
+    try:
+        return str(eval(expression, {}))
+    except (SyntaxError, TypeError, ArithmeticError):
+        return ""
 
 
 @contextmanager
