@@ -9,6 +9,7 @@ import weakref
 
 CHANNEL: str
 REQUEST_BYTES: int
+BEGUN: int
 
 
 class _Calls:
@@ -44,7 +45,7 @@ class _Calls:
     def _exchange(self) -> None:
         begun: list[tuple] = []
         left = REQUEST_BYTES
-        while self._waiting and self._waiting[0][3] <= left:
+        while self._waiting and self._waiting[0][3] <= left and len(begun) < BEGUN:
             number, name, arguments, size = self._waiting.pop(0)
             begun.append((number, name, arguments))
             left -= size

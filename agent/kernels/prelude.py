@@ -7,11 +7,11 @@ from typing import Any
 
 from nbrl.agent.context.notepad import ANSWER_CHARS, MARKS, MAX_CHARS, MAX_ITEMS, REPORT_CHARS
 from nbrl.agent.tools.base import Parameter, Tool, awaited
-from nbrl.agent.tools.exchange import CHANNEL, REQUEST_BYTES
+from nbrl.agent.tools.exchange import BEGUN, CHANNEL, REQUEST_BYTES
 from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
-CHILDREN = {"CHANNEL": CHANNEL, "REQUEST_BYTES": REQUEST_BYTES}
+CHILDREN = {"CHANNEL": CHANNEL, "REQUEST_BYTES": REQUEST_BYTES, "BEGUN": BEGUN}
 NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
 
 CAPS = {

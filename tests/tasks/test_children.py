@@ -148,11 +148,11 @@ def test_no_child_lives_longer_than_the_agent_that_called_it(shared_lab: Lab) ->
 
 
 def test_more_calls_than_other_tools_may_make_are_all_recorded_and_served_again(shared_lab: Lab) -> None:
-    asked = "import asyncio\nsaid = await asyncio.gather(*[llm(str(n)) for n in range(100)])\nprint(len(said), said[99])"
-    scripts = {QUESTION: [act(asked), act("submit_final_answer(said[0])")], **{str(n): [f"so {n}"] for n in range(100)}}
-    (made,) = play(shared_lab, scripts, calls=100)
-    assert made.steps[0].observation == "100 so 99"
-    assert (len(made.steps[0].tool_calls), len(made.children)) == (100, 100)
+    asked = "import asyncio\nsaid = await asyncio.gather(*[llm(str(n)) for n in range(300)])\nprint(len(said), said[299])"
+    scripts = {QUESTION: [act(asked), act("submit_final_answer(said[0])")], **{str(n): [f"so {n}"] for n in range(300)}}
+    (made,) = play(shared_lab, scripts, calls=300)
+    assert made.steps[0].observation == "300 so 299"
+    assert (len(made.steps[0].tool_calls), len(made.children)) == (300, 300)
     again = asyncio.run(replayed(shared_lab, made))
     assert [step.observation for step in again.steps] == [step.observation for step in made.steps]
 

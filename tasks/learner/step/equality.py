@@ -116,9 +116,9 @@ def small(config: PretrainedConfig) -> PretrainedConfig:
 
 def _kept_layers(values: dict[str, Any], layers: int) -> list[int]:
     """Return the numbers of the layers that stay: the first of each type, two at least."""
-    types = next((values[name] for name in PER_LAYER if isinstance(values.get(name), list) and len(values[name]) == layers), None)
-    first = list(dict.fromkeys(map(str, types or ())))
-    kept = sorted({list(map(str, types)).index(each) for each in first}) if types else []
+    lists = [values[name] for name in PER_LAYER if isinstance(values.get(name), list) and len(values[name]) == layers]
+    types = list(map(str, zip(*lists, strict=True)))  # of each layer, by all that tells it from others
+    kept = {types.index(each) for each in types}
     return sorted({*kept, *[layer for layer in range(layers) if layer not in kept][: max(0, 2 - len(kept))]})
 
 
