@@ -117,7 +117,7 @@ def small(config: PretrainedConfig) -> PretrainedConfig:
 def _kept_layers(values: dict[str, Any], layers: int) -> list[int]:
     """Return the numbers of the layers that stay: the first of each type, two at least."""
     lists = [values[name] for name in PER_LAYER if isinstance(values.get(name), list) and len(values[name]) == layers]
-    types = list(map(str, zip(*lists, strict=True)))  # of each layer, by all that tells it from others
+    types = list(map(str, zip(*lists, strict=True)))  # of each layer, by all lists
     kept = {types.index(each) for each in types}
     return sorted({*kept, *[layer for layer in range(layers) if layer not in kept][: max(0, 2 - len(kept))]})
 
