@@ -1,9 +1,12 @@
-"""Do agents that can call others do better? Trains the recipe children-cpu with and without children, from the same policy.
+"""Do agents that can call others do better? Trains a recipe with and without children, from the same policy.
 
-Usage: python benchmarks/children.py [--seeds 0,1,2] [--iterations 6] [--ways own,parent,without]
+Usage: python benchmarks/children.py [--policy tiny|smollm2] [--seeds 0,1,2] [--iterations 6] [--ways own,parent,without]
 
-The policy is `nbrl warmstart models/tiny-children --recipe tiny-children`. Ways: `own` and `parent` say what actions of children
-learn from; `without` has no children, so that the cells that call them fail.
+`tiny` is the recipe children-cpu, with letters; its policy is `nbrl warmstart models/tiny-children --recipe tiny-children`.
+`smollm2` has letters and errands; its policy is `nbrl warmstart models/smollm2-135m-children --from models/smollm2-135m --recipe
+benchmarks/recipes/children-smollm2-warmstart.yaml`, after `nbrl model fetch smollm2-135m`.
+
+Ways: `own` and `parent` say what actions of children learn from; `without` has no children, so that the cells that call them fail.
 
 Every policy is evaluated on held-out questions every second update. One JSON line for each training, with success, sampled tokens
 and seconds of a trajectory by environment, before it and at its end; and success by the tokens that were sampled in training. The
@@ -24,28 +27,33 @@ from hardware import cpu_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
-ENVIRONMENTS = ("letters",)
-CHILDREN = "agent.children={{calls: 48, tokens: 2000, seconds: 60, credit: {}}}"
-WAYS = {"own": CHILDREN.format("own"), "parent": CHILDREN.format("parent"), "without": "agent.children=null"}
+POLICIES = {
+    "tiny": ("children-cpu", {"letters": 64}),
+    "smollm2": ("benchmarks/recipes/children-smollm2.yaml", {"letters": 24, "errands": 24}),
+}  # recipe, and held-out questions by environment
+WAYS = {"own": "agent.children.credit=own", "parent": "agent.children.credit=parent", "without": "agent.children=null"}
 
 
-def train(way: str, seed: int, iterations: int) -> dict[str, object]:
+def train(policy: str, way: str, seed: int, iterations: int) -> dict[str, object]:
     """Return the results of a training."""
-    run = f"children-{way}-{seed}-{int(time.time())}"
-    settings = [WAYS[way], f"seed={seed}", f"iterations={iterations}", "evaluate.every=2", "evaluate.questions=64"]
+    recipe, environments = POLICIES[policy]
+    run = f"children-{policy}-{way}-{seed}-{int(time.time())}"
+    questions = sum(environments.values())
+    settings = [WAYS[way], f"seed={seed}", f"iterations={iterations}", "evaluate.every=2", f"evaluate.questions={questions}"]
     flags = [part for setting in settings for part in ("--set", setting)]
     began = time.monotonic()
-    subprocess.run([NBRL, "train", "children-cpu", "--run", run, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([NBRL, "train", recipe, "--run", run, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / ".nbrl/storage/runs" / run
     records = [json.loads(path.read_text())["metrics"] for path in sorted(folder.glob("iterations/*/record.json"))]
-    evaluated = {int(path.name): _evaluated(path) for path in sorted(folder.glob("evaluations/*"))}
+    evaluated = {int(path.name): _evaluated(path, list(environments)) for path in sorted(folder.glob("evaluations/*"))}
     tokens = [0.0]
     for record in records:
         tokens.append(tokens[-1] + record["rollout/sampled_tokens"])
     curves = {
-        name: [[int(tokens[updates]), found[name]["success"]] for updates, found in evaluated.items()] for name in ENVIRONMENTS
+        name: [[int(tokens[updates]), found[name]["success"]] for updates, found in evaluated.items()] for name in environments
     }
     return {
+        "policy": policy,
         "way": way,
         "seed": seed,
         "curves": curves,
@@ -56,12 +64,12 @@ def train(way: str, seed: int, iterations: int) -> dict[str, object]:
     }
 
 
-def _evaluated(folder: Path) -> dict[str, dict[str, float]]:
+def _evaluated(folder: Path, environments: list[str]) -> dict[str, dict[str, float]]:
     """Return success, and the mean tokens and seconds of a trajectory, by environment."""
     rewards = pq.read_table(next(folder.glob("*/round-0/rewards.parquet"))).to_pylist()
     index = pq.read_table(next(folder.glob("*/round-0/trajectories.index.parquet"))).to_pylist()
     found = {}
-    for name in ENVIRONMENTS:
+    for name in environments:
         success = [row["success"] for row in rewards if row["environment"] == name]
         mine = [row for row in index if row["environment"] == name]
         means = {key: statistics.mean(row[key] for row in mine) for key in ("sampled_tokens", "seconds")}
@@ -71,6 +79,7 @@ def _evaluated(folder: Path) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", choices=list(POLICIES), default="tiny")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--ways", default=",".join(WAYS))
@@ -78,12 +87,13 @@ def main() -> None:
     made: dict[str, list[dict]] = {way: [] for way in arguments.ways.split(",")}
     for seed in map(int, arguments.seeds.split(",")):
         for way, trainings in made.items():
-            trainings.append(train(way, seed, arguments.iterations))
+            trainings.append(train(arguments.policy, way, seed, arguments.iterations))
             print(json.dumps(trainings[-1]), flush=True)
-    budget = min(each["curves"][name][-1][0] for trainings in made.values() for each in trainings for name in ENVIRONMENTS)
-    shown: dict[str, object] = {"seeds": arguments.seeds, "tokens": budget}
+    environments = POLICIES[arguments.policy][1]
+    budget = min(each["curves"][name][-1][0] for trainings in made.values() for each in trainings for name in environments)
+    shown: dict[str, object] = {"policy": arguments.policy, "seeds": arguments.seeds, "tokens": budget}
     for way, trainings in made.items():
-        for name in ENVIRONMENTS:
+        for name in environments:
             values = [at(each["curves"][name], budget) for each in trainings]
             spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
             shown[f"{way}/{name}"] = [round(statistics.mean(values), 4), round(spread, 4)]
