@@ -17,17 +17,10 @@ reached, at a half and at a quarter of them, with the standard error; and differ
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import numpy as np
 from hardware import cpu_machine
+from trainings import compared, trained
 
-ROOT = Path(__file__).resolve().parent.parent
-NBRL = str(Path(sys.executable).with_name("nbrl"))
 EVALUATED = ["evaluate.every=1", "evaluate.questions=128"]
 TASKS = {
     "multi_hop": ("tiny-cpu", ["environments.world.abilities=[two_hop, notepad]", "environments.world.held_out=128"]),
@@ -40,47 +33,14 @@ WAYS = {
 }
 
 
-def train(task: str, way: str, seed: int, iterations: int) -> dict[str, object]:
-    """Return the held-out success of each policy, and the tokens that were sampled until then."""
-    recipe, settings = TASKS[task]
-    run = f"branching-{task}-{way}-{seed}-{int(time.time())}"
-    overrides = [*settings, *EVALUATED, *WAYS[way], f"seed={seed}", f"iterations={iterations}"]
-    flags = [part for override in overrides for part in ("--set", override)]
-    began = time.monotonic()
-    subprocess.run([NBRL, "train", recipe, "--run", run, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    folder = ROOT / ".nbrl/storage/runs" / run
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("iterations/*/record.json"))]
-    success = {int(path.parent.parent.name): _success(path) for path in folder.glob("evaluations/*/nodes/evaluate-*.json")}
-    tokens, updates, curve = 0.0, 0, [(0.0, success[0])]
-    for record in records:
-        metrics = record["metrics"]
-        tokens += metrics["rollout/sampled_tokens"]
-        updates += not record["skipped"]
-        curve.append((tokens, success[updates]))
-    total = {name: sum(record["metrics"].get(name, 0.0) for record in records) for name in MEASURED}
-    return {
-        "task": task,
-        "way": way,
-        "seed": seed,
-        "curve": [[int(count), value] for count, value in curve],
-        **{name: round(value, 1) for name, value in total.items()},
-        "seconds": round(time.monotonic() - began, 1),
-        "hardware": cpu_machine(),
-    }
-
-
 MEASURED = ("rollout/trajectories", "branch/made", "branch/not_made", "update/unique_tokens", "rollout/kernel_seconds")
 
 
-def _success(path: Path) -> float:
-    found = json.loads(path.read_text())["artifact"]["metrics"]["success"][0]
-    return float(found)
-
-
-def at(curve: object, tokens: float) -> float:
-    """Return the success of a curve at a number of sampled tokens, between two evaluations in proportion."""
-    counts, values = np.array(curve, dtype=float).T
-    return float(np.interp(tokens, counts, values))
+def train(task: str, way: str, seed: int, iterations: int) -> dict[str, object]:
+    """Return the held-out success of each policy, and the tokens that were sampled until then."""
+    recipe, settings = TASKS[task]
+    overrides = [*settings, *EVALUATED, *WAYS[way], f"seed={seed}", f"iterations={iterations}"]
+    return {"task": task, "way": way, "seed": seed, **trained(f"branching-{task}-{way}-{seed}", recipe, overrides, MEASURED)}
 
 
 def main() -> None:
@@ -94,15 +54,7 @@ def main() -> None:
         for way in WAYS:
             made[way].append(train(arguments.task, way, seed, arguments.iterations))
             print(json.dumps(made[way][-1]), flush=True)
-    budget = min(np.array(each["curve"])[-1, 0] for trainings in made.values() for each in trainings)
-    shown: dict[str, object] = {"task": arguments.task, "seeds": arguments.seeds, "tokens": int(budget)}
-    for share in (1.0, 0.5, 0.25):
-        values = {way: [at(each["curve"], share * budget) for each in trainings] for way, trainings in made.items()}
-        for way, each in values.items():
-            spread = statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 0.0
-            shown[f"{way}@{share:g}"] = [round(statistics.mean(each), 4), round(spread, 4)]
-            if way != "plain":
-                shown[f"{way}-plain@{share:g}"] = [round(a - b, 4) for a, b in zip(each, values["plain"], strict=True)]
+    shown = {"task": arguments.task, "seeds": arguments.seeds, **compared(made, "plain")}
     print(json.dumps({**shown, "hardware": cpu_machine()}))
 
 

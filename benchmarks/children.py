@@ -6,7 +6,7 @@ Usage: python benchmarks/children.py [--policy tiny|smollm2] [--seeds 0,1,2] [--
 `smollm2` has letters and errands; its policy is `nbrl warmstart models/smollm2-135m-children --from models/smollm2-135m --recipe
 benchmarks/recipes/children-smollm2-warmstart.yaml`, after `nbrl model fetch smollm2-135m`.
 
-Ways: `own` and `parent` say what actions of children learn from; `without` has no children, so that the cells that call them fail.
+Ways: `own` and `parent` say what actions of children learn from; `without` has no children: the cells that call them fail.
 
 Every policy is evaluated on held-out questions every second update. One JSON line for each training, with success, sampled tokens
 and seconds of a trajectory by environment, before it and at its end; and success by the tokens that were sampled in training. The
@@ -17,16 +17,13 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from branching import at
 from hardware import cpu_machine
+from trainings import NBRL, ROOT, at, mean_and_error
 
-ROOT = Path(__file__).resolve().parent.parent
-NBRL = str(Path(sys.executable).with_name("nbrl"))
 POLICIES = {
     "tiny": ("children-cpu", {"letters": 64}),
     "smollm2": ("benchmarks/recipes/children-smollm2.yaml", {"letters": 24, "errands": 24}),
@@ -95,8 +92,7 @@ def main() -> None:
     for way, trainings in made.items():
         for name in environments:
             values = [at(each["curves"][name], budget) for each in trainings]
-            spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-            shown[f"{way}/{name}"] = [round(statistics.mean(values), 4), round(spread, 4)]
+            shown[f"{way}/{name}"] = mean_and_error(values)
     print(json.dumps({**shown, "hardware": cpu_machine()}))
 
 

@@ -15,7 +15,7 @@ from nbrl.tasks.nodes.publish import publish, published_mismatch
 from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.rollout import rollout
-from nbrl.tasks.nodes.select import retire, sample, select
+from nbrl.tasks.nodes.select import rate, retire, sample, select
 from nbrl.tasks.nodes.update import advantage, nothing_to_gain, update
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -37,7 +37,7 @@ class CollectedBatch(NamedTuple):
     trajectories: list[Artifact]
     rewards: list[Artifact]
     selections: list[Artifact]
-    retirements: list[Artifact]
+    asked: list[Artifact]
     updates: int
     after: Position
     skipped: str
@@ -48,21 +48,21 @@ class CollectedBatch(NamedTuple):
 
     @property
     def artifacts(self) -> list[Artifact]:
-        return [*self.prompts, *self.trunks, *self.trajectories, *self.rewards, *self.selections, *self.retirements]
+        return [*self.prompts, *self.trunks, *self.trajectories, *self.rewards, *self.selections, *self.asked]
 
 
 @flow(name="collect", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, rollouts", persist_result=False)
 async def collect(services: Services, scope: Scope, start: Position) -> CollectedBatch:
     """Fill the batch of an iteration, whose prompts begin at `start`, sampled from the weights of `scope`."""
-    config, (cursor, retired) = services.config, start
+    config, (cursor, before) = services.config, start
     prompts, trajectories, rewards, selections = list[Artifact](), list[Artifact](), list[Artifact](), list[Artifact]()
-    retirements, trunks = list[Artifact](), list[Artifact]()
+    asked, trunks = list[Artifact](), list[Artifact]()
     missing = config.rollout.prompts  # groups
     for round_ in range(config.select.max_rounds):
         if config.recorded is None:
-            prompts.append(await sample(services, scope, cursor, round_, retired))
+            prompts.append(await sample(services, scope, cursor, round_, before))
         else:
-            prompts.append(await recorded.sample(services, scope, round_, retired))
+            prompts.append(await recorded.sample(services, scope, round_, before))
         trajectories.append(await rollout(services, scope, prompts[-1], round_))
         if config.rollout.branch is not None:
             trunks.append(trajectories.pop())
@@ -70,18 +70,19 @@ async def collect(services: Services, scope: Scope, start: Position) -> Collecte
         rewards.append(await reward(services, scope, prompts[-1], trajectories[-1], round_))
         selections.append(await select(services, scope, rewards[-1], missing, round_))
         if config.select.retire_at is not None:
-            retired = await retire(services, scope, retired, prompts[-1], rewards[-1], config.select.retire_at, round_)
-            retirements.append(retired)
+            asked.append(await retire(services, scope, before, prompts[-1], rewards[-1], config.select.retire_at, round_))
+        elif config.select.pools is not None:
+            asked.append(await rate(services, scope, before, prompts[-1], rewards[-1], round_))
         elif config.recorded is not None:
-            retired = await recorded.retire(services, scope, retired, prompts[-1], round_)
-            retirements.append(retired)
+            asked.append(await recorded.retire(services, scope, before, prompts[-1], round_))
+        before = asked[-1] if asked else None
         cursor += int(prompts[-1].values["sample/positions"])
         missing -= int(selections[-1].values["select/kept"])
         if missing <= 0:
             break
     skipped = no_signal([selection.values for selection in selections]) if missing == config.rollout.prompts else ""
     return CollectedBatch(
-        prompts, trunks, trajectories, rewards, selections, retirements, scope.updates, Position(cursor, retired), skipped
+        prompts, trunks, trajectories, rewards, selections, asked, scope.updates, Position(cursor, before), skipped
     )
 
 

@@ -15,13 +15,12 @@ from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
-from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
-from nbrl.tasks.nodes.select import selected
+from nbrl.tasks.nodes.select import sampled, selected
 from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
 from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
@@ -35,6 +34,7 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.selection.judge import RETIRED_SCHEMA as RETIRED_SCHEMA
 from nbrl.tasks.selection.judge import retired
+from nbrl.tasks.selection.pools import PASS_RATES_SCHEMA, rated
 
 CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
 
@@ -114,19 +114,19 @@ class Recompute:
     def contradictions(self) -> Iterator[str]:
         """Yield one phrase for each node whose result is not what its inputs give."""
         record, count = self._record, self._config.rollout.prompts
-        cursor, before = self._start
-        retired_table = RETIRED_SCHEMA.empty_table() if before is None else self._storage.read_table(before.path, before.digest)
+        cursor, asked = self._start
+        before = None if asked is None else self._storage.read_table(asked.path, asked.digest)
         tables = [self._read_all(round_) for round_ in record.rounds]
         questions = stored.read(self._storage, self._run.layout.data, "train")
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            passed = retired_table["id"].to_pylist()
             if self._config.recorded is not None:
+                passed = [] if before is None else before["id"].to_pylist()
                 yield from (where + words for words in sessions_twice(prompts, passed))
                 cursor += len(prompts)
             else:
-                expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
+                expected = sampled(self._config, questions, self._run.seed, cursor, before)
                 if not same(prompts, expected.prompts):
                     yield f"{where}the prompts are not those from position {cursor} on of the run's order"
                 cursor += expected.positions
@@ -142,22 +142,25 @@ class Recompute:
             chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
             if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
-            if (again_of := self._not_again(retired_table, prompts, rewards)) is not None:
-                retired_table = again_of
-                if not same(self._read(record.retirements[number]), retired_table):
-                    yield f"{where}the questions that are not asked again are not those of the rewards"
+            if (after := self._asked(before, prompts, rewards)) is not None:
+                before = after
+                if not same(self._read(record.asked[number]), after):
+                    yield f"{where}what is known of the questions that were asked is not what the rewards say"
         if record.cursor != cursor:
             yield f"the record's next prompt is {record.cursor}, but prompts up to {cursor} were sampled"
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
 
-    def _not_again(self, before: pa.Table, prompts: pa.Table, rewards: pa.Table) -> pa.Table | None:
-        """Return what comes in no later round, questions or recorded sessions; None in a run without such a rule."""
+    def _asked(self, before: pa.Table | None, prompts: pa.Table, rewards: pa.Table) -> pa.Table | None:
+        """Return the table of what was asked after a round: what does not come again, or pass rates; None where none is kept."""
         config, iteration = self._config, self._record.iteration
         if config.recorded is not None:
-            return used_after(before if "weights" in before.column_names else None, prompts, self._sampled_from)
+            return used_after(before, prompts, self._sampled_from)
         if config.select.retire_at is not None:
-            return retired(before, prompts, rewards, config.select.retire_at, iteration)
+            known = RETIRED_SCHEMA.empty_table() if before is None else before
+            return retired(known, prompts, rewards, config.select.retire_at, iteration)
+        if config.select.pools is not None:
+            return rated(PASS_RATES_SCHEMA.empty_table() if before is None else before, prompts, rewards, iteration)
         return None
 
     def _read_all(self, artifacts: tuple[Artifact, ...]) -> list[pa.Table]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
-RETIRED, UPDATE_RESULT, MERGED = "retired.parquet", "update.json", "nodes.json"
+RETIRED, PASS_RATES, UPDATE_RESULT, MERGED = "retired.parquet", "pass_rates.parquet", "update.json", "nodes.json"
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
@@ -59,6 +59,11 @@ class RoundLayout:
     def retired(self) -> str:
         """Return the key of the questions that are not asked again, of this round and all before it."""
         return f"{self.folder}/{RETIRED}"
+
+    @property
+    def pass_rates(self) -> str:
+        """Return the key of the last pass rates of all questions that were asked up to this round."""
+        return f"{self.folder}/{PASS_RATES}"
 
     @classmethod
     def holding(cls, key: str) -> "RoundLayout":

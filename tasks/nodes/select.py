@@ -7,11 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.tasks.environments.mixture import prompts_from
+from nbrl.tasks.environments.mixture import Taken, prompts_from
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.selection.judge import DROPPED, RETIRED_SCHEMA, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled, retired
+from nbrl.tasks.selection.pools import PASS_RATES_SCHEMA, drawn_from, rated, sizes
 from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
@@ -67,20 +69,47 @@ def retire(
 
 
 @durable
-def sample(services: Services, scope: Scope, cursor: int, round_: int, retired: Artifact | None = None) -> Artifact:
-    """Take the prompts from position `cursor` on in the run's order of training questions, without those that are retired.
+def rate(
+    services: Services, scope: Scope, before: Artifact | None, prompts: Artifact, rewards: Artifact, round_: int
+) -> Artifact:
+    """Add to the pass rates of the questions asked `before` those of a round."""
+    known = PASS_RATES_SCHEMA.empty_table() if before is None else services.read(before)
+    table = rated(known, services.read(prompts), services.read(rewards), scope.iteration)
+    path = scope.layout.round(round_).pass_rates
+    digest = services.storage.write_table(path, table)
+    assert services.config.select.pools is not None
+    counts = {f"select/{pool}": float(count) for pool, count in sizes(table, services.config.select.pools).items()}
+    return Artifact(path=path, digest=digest, metrics=of(counts, "last"))
 
-    Raises DamagedError if it cannot be read which are.
+
+def sampled(config: RunConfig, questions: pa.Table, seed: int, cursor: int, asked: pa.Table | None) -> Taken:
+    """Return the prompts of a round that begins at `cursor`, after what was asked before it."""
+    count, pools = config.rollout.prompts, config.select.pools
+    if pools is not None:
+        rates = PASS_RATES_SCHEMA.empty_table() if asked is None else asked
+        return drawn_from(questions, config.weights, seed, cursor, count, rates, pools)
+    passed = [] if asked is None else asked["id"].to_pylist()
+    return prompts_from(questions, config.weights, seed, cursor, count, passed)
+
+
+@durable
+def sample(services: Services, scope: Scope, cursor: int, round_: int, asked: Artifact | None = None) -> Artifact:
+    """Take the prompts from position `cursor` on in the run's order of training questions, without those that are retired; or,
+    with `select.pools`, by their pass rates.
+
+    Raises DamagedError if it cannot be read what was `asked`.
     """
-    count = services.config.rollout.prompts
+    config = services.config
     questions = services.reads.questions(scope.run_layout.data, "train")
     try:
-        passed = services.read(retired)["id"].to_pylist() if retired else []
+        before = services.read(asked) if asked else None
     except (DamagedError, MissingError) as error:
         made_in = scope.iteration + (1 if round_ else 0)  # counted from 1
-        redo = f"nbrl resume {scope.run} --redo {made_in}:retire{services.storage.settings.option}"
+        node = "retire" if config.select.pools is None else "rate"
+        redo = f"nbrl resume {scope.run} --redo {made_in}:{node}{services.storage.settings.option}"
         raise DamagedError(f"{error}; `{redo}` makes the table again") from error
-    prompts, positions = prompts_from(questions, services.config.weights, scope.seed, cursor, count, passed)
+    prompts, positions = sampled(config, questions, scope.seed, cursor, before)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)
+    count = len(prompts)
     return Artifact(path=path, digest=digest, metrics=of({"sample/prompts": count, "sample/positions": positions}, "sum"))

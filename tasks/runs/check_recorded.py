@@ -28,6 +28,10 @@ def check_recorded(config: RunConfig) -> None:
             f"pipeline.lag is {config.pipeline.lag}, and environments.{name} is recorded, whose batches are made one after the "
             "other; set it to 0 or 1"
         )
-    for setting, value in (("select.retire_at", config.select.retire_at), ("rollout.horizon", config.rollout.horizon)):
+    for setting, value in (
+        ("select.retire_at", config.select.retire_at),
+        ("select.pools", config.select.pools),
+        ("rollout.horizon", config.rollout.horizon),
+    ):
         if value is not None:
             raise ConfigError(f"{setting} has no effect on recorded sessions (environments.{name}); leave it out")

@@ -252,6 +252,8 @@ def _check_training(config: RunConfig) -> None:
     _check_branches(config)
     _check_learning(config)
     _check_lag(config)
+    if config.select.pools is not None and config.select.retire_at is not None:
+        raise ConfigError("select.retire_at and select.pools both say what is asked again; set one of them to null")
     horizon = config.rollout.horizon
     if horizon is not None and horizon.steps[-1] != config.agent.max_steps:
         raise ConfigError(
@@ -294,8 +296,9 @@ def _check_lag(config: RunConfig) -> None:
             f"pipeline.lag is {lag}, so that {lag} batches are sampled at once, each from weights of its own, and engines have "
             "one set of complete weights; set update.lora.publish to adapter, of which they serve several, or pipeline.lag to 1"
         )
-    if lag > 1 and (config.select.max_rounds > 1 or config.select.retire_at is not None):
-        what = "select.max_rounds to 1" if config.select.max_rounds > 1 else "select.retire_at to null"
+    if lag > 1 and (config.select.max_rounds > 1 or config.select.retire_at is not None or config.select.pools is not None):
+        rule = "select.retire_at" if config.select.pools is None else "select.pools"
+        what = "select.max_rounds to 1" if config.select.max_rounds > 1 else f"{rule} to null"
         raise ConfigError(
             f"pipeline.lag is {lag}, so that a batch begins before it is known where the one before it ends; set {what}, or "
             "pipeline.lag to 1"

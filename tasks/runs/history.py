@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, RunError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.stages import RETIRED
+from nbrl.tasks.layout.stages import PASS_RATES, RETIRED
 from nbrl.tasks.runs.kept import Key, read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -33,10 +33,12 @@ class Round(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The place of the next prompt in the run's order of questions, and the table of those that are not asked again, if any."""
+    """The place of the next prompt in the run's order of questions, and the table of what was asked, if the run has one: the
+    questions or sessions that do not come again, or the pass rates of all.
+    """
 
     cursor: int = 0
-    retired: Artifact | None = None
+    asked: Artifact | None = None
 
     def further(self, prompts: int) -> "Position":
         """Return the position so many prompts further on, none of which is skipped."""
@@ -75,15 +77,15 @@ class Record(BaseModel):
         return [Round(*artifacts) for artifacts in zip(*named, strict=True)]
 
     @property
-    def retirements(self) -> list[Artifact]:
-        """Return what the rounds of a run with `select.retire_at` made of the questions that are not asked again."""
-        return [artifact for artifact in self.artifacts if artifact.path.endswith(f"/{RETIRED}")]
+    def asked(self) -> list[Artifact]:
+        """Return the table of what was asked after each round, of a run that has one."""
+        return [artifact for artifact in self.artifacts if artifact.path.rpartition("/")[2] in (RETIRED, PASS_RATES)]
 
     @property
     def after(self) -> Position:
         """Return where the prompts of the next iteration begin."""
-        retirements = self.retirements
-        return Position(self.cursor, retirements[-1] if retirements else None)
+        asked = self.asked
+        return Position(self.cursor, asked[-1] if asked else None)
 
     @property
     def policy(self) -> Weights:

@@ -17,8 +17,8 @@ from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.writer import Writer
 
-SAMPLING = ("", "sample", "rollout", "branch", "reward", "select", "retire")  # and what may ask for another round
-NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "advantage", "update", "record")
+SAMPLING = ("", "sample", "rollout", "branch", "reward", "select", "retire", "rate")  # and what may ask for another round
+NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "update", "record")
 
 
 def parse(text: str) -> tuple[int, str]:

@@ -231,7 +231,7 @@ def test_a_question_that_was_answered_right_is_not_asked_again(whole_with_lag: W
     storage, records = records_of(whole_with_lag(1)[0])
     passed: set[str] = set()
     for record in records:
-        for round_, retired in zip(record.rounds, record.retirements, strict=True):
+        for round_, retired in zip(record.rounds, record.asked, strict=True):
             assert passed.isdisjoint(storage.read_table(round_.prompts.path)["id"].to_pylist())
             passed = set(storage.read_table(retired.path)["id"].to_pylist())
     assert passed
