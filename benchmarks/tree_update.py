@@ -27,8 +27,8 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.learner.arrays import Ints
 from nbrl.tasks.learner.attention.tree_attention import NAME
-from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.examples import Example, TreeNode
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.partition import cost_of, partition
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.policy_model import PolicyModel

@@ -16,9 +16,9 @@ from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEn
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.question_file import NAME, NOT_TRAINED, settings_of
-from nbrl.tasks.evaluation.subject import run_of
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
+from nbrl.tasks.runs.checkpoints import run_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import from_settings, load, resumed_config, trusted_config
 

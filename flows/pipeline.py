@@ -16,6 +16,7 @@ from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.nodes.select import rate, retire, sample, select
+from nbrl.tasks.nodes.teach import teach
 from nbrl.tasks.nodes.update import advantage, nothing_to_gain, update
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -107,10 +108,14 @@ async def learn(services: Services, scope: Scope, batch: CollectedBatch, timing:
     if not skipped:
         advantages = await advantage(services, scope, batch.rewards, batch.selections)
         artifacts.append(advantages)
-        skipped = nothing_to_gain(advantages.values)
+        skipped = nothing_to_gain(advantages.values, services.config.update.teacher is not None)
     updated: Artifact | None = None
     if not skipped:
-        updated = await update(services, scope, advantages, batch.trajectories, staleness)
+        taught = []
+        if services.config.update.teacher is not None:
+            taught = [await teach(services, scope, advantages, batch.trajectories)]
+        artifacts += taught
+        updated = await update(services, scope, advantages, batch.trajectories, staleness, *taught)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
     if updated is not None:
         if ahead is not None:

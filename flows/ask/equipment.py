@@ -24,9 +24,10 @@ from nbrl.tasks.environments.csv_table import kind_of
 from nbrl.tasks.environments.files import read_passages
 from nbrl.tasks.environments.tables import SUFFIXES
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.evaluation.subject import check_began_with, model_folder, run_of, subject_of_run
+from nbrl.tasks.evaluation.subject import check_began_with, model_folder, subject_of_run
 from nbrl.tasks.reward.rules.rule import OF_SESSIONS
 from nbrl.tasks.rollout.corpora import open_corpus
+from nbrl.tasks.runs.checkpoints import run_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import check_acting, from_settings, load, trusted_config
 from nbrl.tasks.runs.run import Run, known_run

@@ -73,7 +73,7 @@ def serve(
     from nbrl.infra.home import Home as LocalHome
     from nbrl.infra.process.identity import advertised
     from nbrl.tasks.errors import ConfigError
-    from nbrl.tasks.evaluation.subject import folder_of
+    from nbrl.tasks.runs.checkpoints import folder_of
 
     key = key_in(api_key_env) or ""
     if key.startswith("-"):

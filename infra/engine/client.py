@@ -70,6 +70,15 @@ class EngineClient:
             raise EngineError(f"the engine at {self.url} scored other tokens than it was given")
         return [float(pair[0]) for pair in pairs]
 
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """Return the text of tokens; None if the engine has no tokenizer."""
+        try:
+            reply = await self._call("POST", "/detokenize", {"tokens": self._checked(token_ids), "skip_special_tokens": False})
+        except EngineError:
+            await self._call("GET", "/model_info")  # whether it answers at all
+            return None
+        return str(reply.json()["text"])
+
     async def weights_version(self) -> str:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
 

@@ -20,7 +20,7 @@ from nbrl.tasks.learner.places import Places
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.orders import can_train_on, make_order, since_state
+from nbrl.tasks.runs.orders import can_train_on, make_order, since_state, taught_in
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope, Weights
 from nbrl.tasks.seeds import derive_seed
@@ -45,7 +45,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
         repeats = since_state(storage, config, run, before)
-        order = make_order(config, scope, advantages, trajectories, staleness, repeats)
+        order = make_order(config, scope, advantages, trajectories, staleness, repeats, taught_in(record))
         copy = _inputs_of(storage, order, Path(scratch))
         asyncio.run(_update(config, run, order, copy, Path(scratch) / "train"))
         made = part_digest(copy.read_manifest(order.checkpoint_out), f"{HF}/")
@@ -57,7 +57,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
 def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
     """Return a storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
     copy = Storage(StorageSettings(root=str(folder / "storage")))
-    for table in (table for each in (order, *order.repeats) for table in (*each.trajectories, each.advantages)):
+    for table in (table for each in (order, *order.repeats) for table in each.tables):
         copy.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
         if table.key.endswith(INDEX):
             for part, digest in parts_of(storage.read_index(table.key)).items():

@@ -7,23 +7,11 @@ from pathlib import Path
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import Subject
-from nbrl.tasks.layout.runs import NAME, RUNS
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
-from nbrl.tasks.runs.run import find_run, known_run, named, unknown
-
-
-def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:
-    """Return the run and number of updates that `RUN` or `RUN@N` names; None if there is no such run.
-
-    Raises ConfigError where N is no number.
-    """
-    name = model.partition("@")[0]
-    if not NAME.fullmatch(name) or find_run(storage, name) is None:
-        return None
-    return named(model)
+from nbrl.tasks.runs.run import known_run
 
 
 def subject_of_run(storage: Storage, run: str, updates: int | None) -> Subject:
@@ -55,20 +43,6 @@ def check_began_with(config: RunConfig, subject: Subject) -> None:
             f"policy.path {config.policy.path} holds another model than run {subject.run!r} began with; name the folder of that "
             "one by --set policy.path=FOLDER, or a checkpoint by RUN@UPDATES"
         )
-
-
-@contextmanager
-def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
-    """Yield the local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""
-    if (named := run_of(storage, model)) is not None:
-        with checkpoint_folder(storage, home, *named) as folder:
-            yield folder
-    elif Path(model).is_dir():
-        yield Path(model)
-    elif NAME.fullmatch(name := model.partition("@")[0]):
-        raise ConfigError(f"there is no folder {model!r}, and {unknown(storage, name, RUNS)}")
-    else:
-        raise ConfigError(f"there is no folder {model!r}; correct the path, or give the name of a run")
 
 
 @contextmanager

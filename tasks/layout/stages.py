@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
-RETIRED, PASS_RATES, UPDATE_RESULT, MERGED = "retired.parquet", "pass_rates.parquet", "update.json", "nodes.json"
+RETIRED, PASS_RATES, TEACHER = "retired.parquet", "pass_rates.parquet", "teacher.parquet"
+UPDATE_RESULT, MERGED = "update.json", "nodes.json"
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
@@ -100,6 +101,11 @@ class StageLayout:
     @property
     def advantages(self) -> str:
         return f"{self.folder}/{self.epoch}/advantages.parquet"
+
+    @property
+    def teacher(self) -> str:
+        """Return the key of the teacher's log-probs of the tokens that are learned from."""
+        return f"{self.folder}/{self.epoch}/{TEACHER}"
 
     @property
     def update_result(self) -> str:

@@ -7,21 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
 import torch
 
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.node_cache import CopyLease
+from nbrl.infra.node_cache import CopyLease, NodeCache, NodeSettings, PlacedFolder
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
-from nbrl.tasks.learner.batch.batch import Batch, make_batch
+from nbrl.tasks.learner.batch.batch import Batch, batch_to_teach, make_batch
+from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.batch.token_logprobs import table_of
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
 from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.model.load import Adapters, Layers, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
+from nbrl.tasks.learner.orders import TeachOrder, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.ranks import Ranks, Timer, give_back, set_determinism
 from nbrl.tasks.learner.proof import Proof, ProofSequence
@@ -75,9 +78,27 @@ class Learner:
         if settings.kl_coefficient > 0 and not self._adapters:
             how = Layers("reference" in settings.offload, compiled=settings.compile_layers, forward=self._forward)
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
+        self._teacher = None if places.teacher is None else self._load_teacher(places.teacher, places.nodes)
         names = [STATE, CRITIC] if settings.critic else [STATE]
         self._writer = CheckpointWriter(self._store, self._ranks, self._timer, names)
         self._loaded: _Loaded | None = self._begin()
+
+    def _load_teacher(self, teacher: PlacedFolder, nodes: NodeSettings) -> PolicyModel:
+        self._taught_from = self._ranks.together(lambda: teacher.lease(NodeCache(nodes)))
+        path = str(self._taught_from.path)
+        self._ranks.together(lambda: check_model(path))
+        forward = self._ranks.from_first(lambda: forward_of(path, self._settings.attention, nodes))
+        how = Layers(compiled=self._settings.compile_layers, forward=forward)
+        return load_sharded(path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
+
+    def teach(self, order: TeachOrder) -> pa.Table:
+        """Return the teacher's log-probs of the order's tokens. Raises UpdateError if it has no teacher."""
+        tables = self._ranks.together(lambda: read_tables(order, self._storage))
+        batch = self._ranks.together(lambda: batch_to_teach(tables))
+        assert self._loaded is not None
+        logp_N = self._loaded.passes.teacher_logprobs(batch.forest)
+        give_back(self._device)
+        return table_of(batch.trajectories, Targets.of(batch.forest), logp_N)
 
     def _begin(self) -> _Loaded:
         """Load the initial models, with optimisers that have taken no step."""
@@ -94,7 +115,7 @@ class Learner:
             models[CRITIC] = OptimizedModel(critic, settings, rate)
         self._config = policy.lm.config
         self._holds: str | None = INITIAL  # checkpoint_identity of the state in memory
-        passes = Passes(settings, self._ranks, self._device, self._timer, policy, reference, critic)
+        passes = Passes(settings, self._ranks, self._device, self._timer, policy, reference, critic, self._teacher)
         return _Loaded(policy, models, passes)
 
     def _rate(self, step: int) -> float:

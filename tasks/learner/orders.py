@@ -23,6 +23,13 @@ class StoredTable(ClosedModel):
     digest: str = ""
 
 
+class TeachOrder(ClosedModel):
+    """The teacher's log-probs of all tokens that have an advantage; the tables are as in UpdateOrder. It changes nothing."""
+
+    trajectories: list[StoredTable]
+    advantages: StoredTable
+
+
 class UpdateOrder(ClosedModel):
     """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
 
@@ -30,6 +37,7 @@ class UpdateOrder(ClosedModel):
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are ignored.
     `estimator`: if given, that table has the column reward instead of advantage, and the learner applies this estimator; a
     trajectory in which nothing was sampled may have one row with only its name, and then counts in its group.
+    `teacher`: for a loss with a teacher, the table of its log-probs of all tokens that have an advantage.
     `seed` decides how trajectories are shuffled into minibatches.
     `initial`: the digest of the initial model, which is where the chain of checkpoints begins.
     `checkpoint_in`: the key of an earlier result's folder, or None for the initial model. `checkpoint_out`: that of the folder to
@@ -48,6 +56,7 @@ class UpdateOrder(ClosedModel):
     trajectories: list[StoredTable]
     advantages: StoredTable
     estimator: AdvantageSettings | None = None
+    teacher: StoredTable | None = None
     initial: str = ""
     checkpoint_in: str | None = None
     checkpoint_out: str
@@ -57,6 +66,11 @@ class UpdateOrder(ClosedModel):
     proof_token_ids: list[int] | None = Field(None, min_length=2)
     state: Literal["awaited", "later", "none"] = "awaited"
     repeats: list["UpdateOrder"] = Field([])
+
+    @property
+    def tables(self) -> list[StoredTable]:
+        """Return the tables that it reads, those of `repeats` left out."""
+        return [*self.trajectories, self.advantages, *([] if self.teacher is None else [self.teacher])]
 
     @property
     def base(self) -> str | None:
@@ -119,19 +133,20 @@ class UpdateResult(BaseModel):
     state: str = ""
 
 
-Order = UpdateOrder | OfferOrder | SendOrder | AdapterOrder
-Result = UpdateResult | Offer | None
+Order = UpdateOrder | TeachOrder | OfferOrder | SendOrder | AdapterOrder
+Result = UpdateResult | Offer | pa.Table | None
 
 
 @dataclass(frozen=True)
 class OrderTables:
-    """The trajectories to train on, and their advantages or rewards."""
+    """The trajectories to train on, their advantages or rewards, and for a loss with a teacher its log-probs."""
 
     trajectories: pa.Table
     advantages: pa.Table
+    teacher: pa.Table | None = None
 
 
-def read_tables(order: UpdateOrder, storage: Storage) -> OrderTables:
+def read_tables(order: UpdateOrder | TeachOrder, storage: Storage) -> OrderTables:
     """Read an order's tables; of its trajectories those that have advantages. Raises StorageError."""
     advantages = storage.read_table(order.advantages.key, order.advantages.digest)
     rounds = [storage.read_table(each.key, each.digest) for each in order.trajectories]
@@ -140,4 +155,6 @@ def read_tables(order: UpdateOrder, storage: Storage) -> OrderTables:
     # Through a file's bytes: the digest of an order is of a table as it is read from one, which lays out its columns otherwise.
     buffer = io.BytesIO()
     pq.write_table(chosen, buffer)
-    return OrderTables(pq.read_table(buffer), advantages)
+    taught = order.teacher if isinstance(order, UpdateOrder) else None
+    teacher = None if taught is None else storage.read_table(taught.key, taught.digest)
+    return OrderTables(pq.read_table(buffer), advantages, teacher)

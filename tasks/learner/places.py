@@ -10,11 +10,12 @@ from nbrl.tasks.learner.settings import UpdateSettings
 
 @dataclass(frozen=True)
 class Places:
-    """`storage` holds what orders name."""
+    """`storage` holds what orders name. `teacher` is that of a loss that has one, unless it is served."""
 
     model: PlacedFolder
     storage: Storage
     nodes: NodeSettings = field(default_factory=NodeSettings)
+    teacher: PlacedFolder | None = None
 
     def initial(self) -> CopyLease:
         """Return the initial model on this machine. Raises StorageError if it cannot be had."""

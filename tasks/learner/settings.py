@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from nbrl.agent.text import check_address
 from nbrl.infra.closed import FREE, FiniteModel, acts_if
 from nbrl.infra.gpu import computes_in_bfloat16
 from nbrl.infra.placement import Resources
@@ -60,8 +61,43 @@ class DppoLoss(FiniteModel):
     old: Old = "trainer"
 
 
+class DistillLoss(FiniteModel):
+    """On-policy distillation: the reverse KL to a teacher on every sampled token, alone or beside the reward. Strictly on-policy,
+    as policy_gradient.
+    """
+
+    kind: Literal["distill"] = Field(description="chooses this loss")
+    teacher: str = Field(
+        min_length=1,
+        description="who teaches, in the policy's tokens: a folder in Hugging Face format, RUN or RUN@N of this storage, or the "
+        "address of a served model (SGLang), such as http://host:30000",
+        json_schema_extra=FREE,
+    )
+    reward: float = Field(0.0, ge=0, description="weight of the reward's advantages beside the teacher; 0: the teacher alone")
+    key: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the key of a served teacher; when not set, none is sent",
+        json_schema_extra=FREE,
+    )
+
+    @property
+    def served(self) -> bool:
+        return self.teacher.startswith(("http://", "https://"))
+
+    @model_validator(mode="after")
+    def _addressed(self) -> Self:
+        if self.served:
+            check_address(self.teacher)
+        elif self.key is not None:
+            raise ValueError(f"key is for a served model, and teacher {self.teacher} is none; leave it out")
+        return self
+
+
 RatioLoss = PpoLoss | GspoLoss | CispoLoss | DppoLoss
-LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss | DppoLoss, Field(discriminator="kind")]
+LossSettings = Annotated[
+    PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss | DppoLoss | DistillLoss, Field(discriminator="kind")
+]
 
 
 class TisSettings(FiniteModel):
@@ -245,6 +281,11 @@ class UpdateSettings(StepSettings):
         return self.loss.old if isinstance(self.loss, RatioLoss) else "trainer"
 
     @property
+    def teacher(self) -> DistillLoss | None:
+        """Return the loss that has a teacher."""
+        return self.loss if isinstance(self.loss, DistillLoss) else None
+
+    @property
     def masks_trajectories(self) -> bool:
         return self.tis is not None and self.tis.kind == "mask_trajectories"
 
@@ -254,8 +295,8 @@ class UpdateSettings(StepSettings):
 
     @model_validator(mode="after")
     def _steps(self) -> Self:
-        if self.steps_per_batch > 1 and isinstance(self.loss, PolicyGradientLoss):
-            raise ValueError("policy_gradient takes one step per batch: set epochs and minibatches to 1, or loss.kind to ppo")
+        if self.steps_per_batch > 1 and isinstance(self.loss, PolicyGradientLoss | DistillLoss):
+            raise ValueError(f"{self.loss.kind} takes one step per batch: set epochs and minibatches to 1, or loss.kind to ppo")
         if self.critic and self.critic.value_clip is not None and self.steps_per_batch == 1:
             raise ValueError(
                 "critic.value_clip has no effect with one step per batch; leave it out, or raise epochs or minibatches"

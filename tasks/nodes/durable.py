@@ -28,7 +28,7 @@ from nbrl.tasks.services.services import Services
 if TYPE_CHECKING:
     from prefect import Task
 
-SAMPLING, LEARNING = ("rollout", "branch", "publish", "evaluate"), ("update",)
+SAMPLING, LEARNING = ("rollout", "branch", "publish", "evaluate"), ("teach", "update")
 P = ParamSpec("P")
 T = TypeVar("T")
 Function = Callable[..., Coroutine[Any, Any, Any]]

@@ -32,16 +32,21 @@ COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step
 
 @durable
 async def update(
-    services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], staleness: int = 0
+    services: Services,
+    scope: Scope,
+    advantages: Artifact,
+    trajectories: list[Artifact],
+    staleness: int = 0,
+    taught: Artifact | None = None,
 ) -> Artifact:
     """Make the checkpoint after the optimiser steps on all trajectories of the advantage table, which were sampled from weights
-    that are `staleness` updates older than those of `scope`.
+    that are `staleness` updates older than those of `scope`, and which a teacher may have `taught`.
     """
     if not services.config.pipeline.lag:  # else rollouts go on
         await services.engines.lend_memory()
     run = await asyncio.to_thread(find_run, services.storage, scope.run)
     repeats = await asyncio.to_thread(since_state, services.storage, services.config, run, scope.weights) if run else []
-    order = make_order(services.config, scope, advantages, trajectories, staleness, repeats)
+    order = make_order(services.config, scope, advantages, trajectories, staleness, repeats, taught)
     try:
         result = await services.learner.update(order)
     except DamagedCheckpointError as error:
@@ -151,10 +156,10 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
     return Artifact(path=path, digest=digest, metrics=metrics)
 
 
-def nothing_to_gain(metrics: Mapping[str, float]) -> str:
-    """Return why nothing can be learned from a table with these metrics; empty if something can."""
+def nothing_to_gain(metrics: Mapping[str, float], taught: bool = False) -> str:
+    """Return why nothing can be learned from a table with these metrics; empty if something can, by advantages or a teacher."""
     if not metrics["advantage/steps"]:
         return "no trajectory took a step"
-    if metrics.get("advantage/max_abs", 1.0) < ROUNDING:
+    if not taught and metrics.get("advantage/max_abs", 1.0) < ROUNDING:
         return "what was kept earned the same at every step, so that no advantage is left"
     return ""

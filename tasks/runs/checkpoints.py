@@ -9,10 +9,11 @@ from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import HF, updates_of
+from nbrl.tasks.layout.runs import NAME, RUNS
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.pins import pin
 from nbrl.tasks.runs.retention import complete
-from nbrl.tasks.runs.run import known_run
+from nbrl.tasks.runs.run import find_run, known_run, named, unknown
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
@@ -61,3 +62,28 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
                 )
             check_folder(local, f"{HF}/")
         yield local / HF
+
+
+def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:
+    """Return the run and number of updates that `RUN` or `RUN@N` names; None if there is no such run.
+
+    Raises ConfigError where N is no number.
+    """
+    name = model.partition("@")[0]
+    if not NAME.fullmatch(name) or find_run(storage, name) is None:
+        return None
+    return named(model)
+
+
+@contextmanager
+def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
+    """Yield the local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""
+    if (named := run_of(storage, model)) is not None:
+        with checkpoint_folder(storage, home, *named) as folder:
+            yield folder
+    elif Path(model).is_dir():
+        yield Path(model)
+    elif NAME.fullmatch(name := model.partition("@")[0]):
+        raise ConfigError(f"there is no folder {model!r}, and {unknown(storage, name, RUNS)}")
+    else:
+        raise ConfigError(f"there is no folder {model!r}; correct the path, or give the name of a run")

@@ -252,6 +252,12 @@ def _check_training(config: RunConfig) -> None:
     _check_branches(config)
     _check_learning(config)
     _check_lag(config)
+    teacher = config.update.teacher
+    if teacher is not None and not teacher.reward and config.select.drop_rate > 0:
+        raise ConfigError(
+            "select.drop_rate leaves out groups that are all right or all wrong, and a teacher alone (update.loss.reward 0) "
+            "teaches from them as well; set select.drop_rate to 0"
+        )
     if config.select.pools is not None and config.select.retire_at is not None:
         raise ConfigError("select.retire_at and select.pools both say what is asked again; set one of them to null")
     horizon = config.rollout.horizon

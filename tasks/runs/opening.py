@@ -19,6 +19,7 @@ from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.lease import holder
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.run import Kind, Run, find_run, removed_meanwhile
+from nbrl.tasks.runs.teacher import teacher_digest
 from nbrl.tasks.runs.trust import remember
 
 
@@ -39,7 +40,9 @@ def drop(run: Run, storage: Storage, ended: list[str]) -> bool:
     return True
 
 
-def continued(storage: Storage, name: str, config: RunConfig, kind: Kind = RUNS, policy: str = "") -> Run | None:
+def continued(
+    storage: Storage, name: str, config: RunConfig, kind: Kind = RUNS, policy: str = "", teacher: str = ""
+) -> Run | None:
     """Return the run, or evaluation, of this name, which a start with this configuration continues.
 
     None if there is none, or one that failed before it made anything, with other settings: it is replaced. Raises ConfigError as
@@ -48,7 +51,7 @@ def continued(storage: Storage, name: str, config: RunConfig, kind: Kind = RUNS,
     if (run := find_run(storage, name, kind)) is None:
         return None
     try:
-        check_continues(storage, run, config, policy)
+        check_continues(storage, run, config, policy, teacher)
     except ConfigError:
         if _starts_without_work(storage, run):
             return None
@@ -112,10 +115,11 @@ def open_run(
         seed=config.seed,
         recipe=config.name,
         policy=content_digest(fetch(config.policy)) if policy is None else policy,
+        teacher=teacher_digest(config, storage),
         sources=sources_of(config),
         config=config.model_dump(mode="json"),
     )
-    earlier = continued(storage, name, config, kind, run.policy)
+    earlier = continued(storage, name, config, kind, run.policy, run.teacher)
     if earlier is None and (failed := find_run(storage, name, kind)) is not None:
         drop(failed, storage, _starts_without_work(storage, failed))
     created = earlier is None and storage.create_json(run.layout.identity, run.model_dump(mode="json"))
@@ -123,7 +127,7 @@ def open_run(
         earlier = earlier or find_run(storage, name, kind)
         if earlier is None:
             raise removed_meanwhile(run.layout)
-        check_continues(storage, earlier, config, run.policy)
+        check_continues(storage, earlier, config, run.policy, run.teacher)
         run = earlier
     remember(config)
     with _dropped_unless_begun(run, storage, created):
@@ -135,15 +139,17 @@ def open_run(
     return run, created
 
 
-def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: str = "") -> None:
+def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: str = "", teacher: str = "") -> None:
     """Raises ConfigError where a setting that decides results, or code that scores, is not what the run began with.
 
-    `policy` is the digest of the initial model's files, which is compared too if given.
+    `policy` is the digest of the initial model's files, and `teacher` that of its teacher's, which are compared too if given.
     """
     what = earlier.kind.removesuffix("s")
     differing = differences(stored_config(storage, earlier), config, what)
     if policy and earlier.policy != policy:
         differing.append(f"policy.path {config.policy.path} holds another model than it began with")
+    if teacher and earlier.teacher != teacher:
+        differing.append("update.loss.teacher holds another model than it began with")
     now = sources_of(config)
     gone = [name for name in earlier.sources if name in config.environments and name not in now]
     differing += [

@@ -6,9 +6,10 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import STATES
+from nbrl.tasks.layout.stages import TEACHER
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import made_in, read_record
+from nbrl.tasks.runs.history import Record, made_in, read_record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.seeds import derive_seed
@@ -21,8 +22,10 @@ def make_order(
     trajectories: Sequence[Artifact],
     staleness: int,
     repeats: Sequence[UpdateOrder] = (),
+    taught: Artifact | None = None,
 ) -> UpdateOrder:
-    """Return the order that makes the next checkpoint. `repeats` are those since the last checkpoint with a state.
+    """Return the order that makes the next checkpoint. `repeats` are those since the last checkpoint with a state; `taught` has
+    what the teacher of the loss said.
 
     The run's last checkpoint has a state too, for a run that is given more iterations, and so has the next one after a state was
     lost.
@@ -35,6 +38,7 @@ def make_order(
         trajectories=[StoredTable(key=each.path, digest=each.digest) for each in trajectories],
         advantages=StoredTable(key=advantages.path, digest=advantages.digest),
         estimator=config.advantage if config.learner_estimates else None,
+        teacher=None if taught is None else StoredTable(key=taught.path, digest=taught.digest),
         initial="" if scope.updates else scope.weights.digest,
         checkpoint_in=scope.weights.checkpoint if scope.updates else None,
         checkpoint_out=scope.next_checkpoint,
@@ -63,10 +67,16 @@ def since_state(storage: Storage, config: RunConfig, run: Run, weights: Weights)
         scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch=record.epoch, iteration=number, weights=before)
         advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
         trajectories = [round_.trajectories for round_ in record.rounds]
-        order = make_order(config, scope, advantages, trajectories, before.updates - sampler.updates)
+        stale = before.updates - sampler.updates
+        order = make_order(config, scope, advantages, trajectories, stale, taught=taught_in(record))
         orders.append(order.model_copy(update={"checkpoint_out": record.checkpoint}))
         weights = before
     return orders[::-1]
+
+
+def taught_in(record: Record) -> Artifact | None:
+    """Return what the teacher said in an iteration, if there was one."""
+    return next((artifact for artifact in record.artifacts if artifact.path.endswith(f"/{TEACHER}")), None)
 
 
 def has_state(storage: Storage, checkpoint: str) -> bool:
@@ -83,7 +93,7 @@ def can_train_on(storage: Storage, config: RunConfig, run: Run, weights: Weights
         orders = since_state(storage, config, run, weights)
     except DamagedError:
         return False
-    tables = [table.key for order in orders for table in (*order.trajectories, order.advantages)]
+    tables = [table.key for order in orders for table in order.tables]
     return all(map(storage.exists, [f"{weights.checkpoint}/{MANIFEST}", *tables]))
 
 

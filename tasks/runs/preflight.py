@@ -33,6 +33,7 @@ from nbrl.tasks.runs.opening import continued
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Kind
+from nbrl.tasks.runs.teacher import check_teacher
 
 SHOWN_CHARS = 300  # of a library's message
 PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits
@@ -77,6 +78,12 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
     if purpose == "train":
         check_workers(config.update, config.ray)
         check_fits(config)
+        check_teacher(config, storage)
+        if config.update.teacher is not None:
+            try:
+                usable_key(config.update.teacher.key)
+            except ValueError as error:
+                raise ConfigError(f"update.loss.key: {error}, or leave it out if the server needs none") from error
         _tensorboard(config.tracking.tensorboard)
         _wandb(config.tracking.wandb)
     try:

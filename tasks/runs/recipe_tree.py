@@ -19,6 +19,7 @@ PATHS = (
     "environments.*.held_out",
     "environments.*.corpus",
     "engine.environment",
+    "update.loss.teacher",
     "storage.root",
 )
 # A mapping from names of the user's: a recipe leaves out those of its base that it does not name.
@@ -209,7 +210,8 @@ def _absolute(key: str, text: str, folder: Path) -> str:
     path = expanded(text)
     meant = path if path.is_absolute() else Path(folder, path)
     hub = key == "policy.path" and text.count("/") == 1 and text[0] not in "./~" and not meant.exists()
-    return text if hub else str(meant.resolve() if key == "policy.path" else meant.absolute())
+    run = key == "update.loss.teacher" and "/" not in text and not meant.exists()
+    return text if hub or run else str(meant.resolve() if key == "policy.path" else meant.absolute())
 
 
 def _names(chain: list[tuple[Path, Tree]]) -> str:

@@ -18,7 +18,7 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.writer import Writer
 
 SAMPLING = ("", "sample", "rollout", "branch", "reward", "select", "retire", "rate")  # and what may ask for another round
-NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "update", "record")
+NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "teach", "update", "record")
 
 
 def parse(text: str) -> tuple[int, str]:

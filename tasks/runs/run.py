@@ -21,7 +21,8 @@ class Run(ClosedModel):
     """Identity of a run, or of an evaluation of its own.
 
     `format` is that of its files. `config` are the settings it began with, `config_digest` is that of those that decide results,
-    `policy` that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
+    `policy` that of its initial model's files, `teacher` that of those of its teacher, `sources` those of the code of
+    environments of one's own, by environment.
     """
 
     format: Literal[2] = FORMAT
@@ -32,6 +33,7 @@ class Run(ClosedModel):
     seed: int
     recipe: str
     policy: str
+    teacher: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
     config: dict[str, Any]
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pyarrow as pa
 
 from nbrl.infra.process.shared import Budget
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
-from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, TeachOrder, UpdateOrder, UpdateResult
 
+T = TypeVar("T")
 RESTARTS, WINDOW_S = 3, 600.0
 STOP_S = 15.0  # a loaded machine takes so long; Ray would end this process if it were shut down before the run has ended
 
@@ -37,12 +41,19 @@ class LearnerService:
         the first one does not get ready, learners end too often, or one gives no answer in time: ranks that hang end with the
         cluster only.
         """
+        each = f", and as much for each of {len(order.repeats)} that were to be repeated" if order.repeats else ""
+        return await self._carried_out(lambda handle: handle.update(order), 1 + len(order.repeats), each)
+
+    async def teach(self, order: TeachOrder) -> pa.Table:
+        """Return the teacher's log-probs of the order's tokens. Raises as `update`."""
+        return await self._carried_out(lambda handle: handle.teach(order))
+
+    async def _carried_out(self, work: Callable[[LearnerHandle], Awaitable[T]], times: int = 1, each: str = "") -> T:
         await self.ready()
         while True:
             try:
-                return await asyncio.wait_for(self._handle.update(order), self._limit_s * (1 + len(order.repeats)))
+                return await asyncio.wait_for(work(self._handle), self._limit_s * times)
             except TimeoutError as error:
-                each = f", and as much for each of {len(order.repeats)} that were to be repeated" if order.repeats else ""
                 limit = f"{self._limit_s:g} s (update.timeout_s{each})"
                 reason = f"the update took longer than {limit}: does a rank hang, or its storage?"
                 raise LearnerEndedError(reason) from error

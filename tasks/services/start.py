@@ -33,6 +33,7 @@ from nbrl.tasks.runs.epochs import check_newest, newest
 from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy, policies_in_use
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.runs.teacher import teacher_folder
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.concurrently import (
     all_of,
@@ -84,14 +85,20 @@ async def _runners(
 
 
 def _learner(
-    stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
+    stack: AsyncExitStack,
+    config: RunConfig,
+    run: Run,
+    model: PlacedFolder,
+    teacher: PlacedFolder | None,
+    folder: Path,
+    progress: Progress,
 ) -> LearnerService:
     """Begin to start the learner."""
     grows = config.ray.address is not None  # a cluster of others may add machines
     # So that a learner which is started again does not go on on other devices, in other numbers.
     device = "cuda" if on_cuda(config.update, ray_cluster.offered("GPU"), grows) else "cpu"
     update = config.update.model_copy(update={"device": device})
-    places = Places(model, Storage(config.storage), config.nodes)
+    places = Places(model, Storage(config.storage), config.nodes, teacher)
 
     def start(number: int) -> LearnerHandle:
         notes = folder / f"train-{number}"  # Ray Train would continue what it finds there
@@ -150,13 +157,17 @@ async def training_services(
         delivery = _delivery(stack, config, run, home, progress)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
         model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
+        taught_by = stack.enter_context(teacher_folder(config, storage))
+        teacher = None
+        if taught_by is not None:
+            teacher = (await asyncio.to_thread(place, taught_by, storage, config.ray.address is not None)).whole
         room = adapter_room(config.update.lora, initial, config.pipeline.lag)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         plan = _engine_plan(config, home, room)
         start = _shown(progress, "engine", SglangFleet.start(stack, plan, model.whole, weights, progress.say))
         if plan.shared_gpus:  # engines size their caches by what is free when they start
             start = _same(await start)
-        learner = _learner(stack, config, run, model.whole, notes, progress)
+        learner = _learner(stack, config, run, model.whole, teacher, notes, progress)
         loading = asyncio.create_task(_loaded(learner, progress))
         stack.push_async_callback(ended, loading)
         at_once = max(1, config.pipeline.lag)

@@ -18,7 +18,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.addresses import SCHEME, meant, on_disk
 from nbrl.tasks.environments.tables import SUFFIXES as TABLES
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.evaluation.subject import run_of
+from nbrl.tasks.runs.checkpoints import run_of
 from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.recipe_tree import RecipeTree, anchor
 from nbrl.tasks.runs.recipes import FOLDER as RECIPES

@@ -18,9 +18,9 @@ from nbrl.infra.process.child import kept
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.evaluation.subject import run_of, subject_of_run
+from nbrl.tasks.evaluation.subject import subject_of_run
 from nbrl.tasks.model_folder.source import PolicySettings, check_hub, content_digest, fetch, is_hub_name, lacks
-from nbrl.tasks.runs.checkpoints import checkpoint_folder
+from nbrl.tasks.runs.checkpoints import checkpoint_folder, run_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_learns, check_reads
 from nbrl.tasks.runs.recipes import load, resumed_config, trusted_config

@@ -6,8 +6,8 @@ import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.evaluation.subject import folder_of
 from nbrl.tasks.layout.runs import EVALUATIONS
+from nbrl.tasks.runs.checkpoints import folder_of
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.tracking.promote import promote
 from tests.flows.typed import nbrl

@@ -1,24 +1,25 @@
-"""Makes a forest of an order's tables, and moves a packed tree to a device."""
+"""Makes a forest of an order's tables. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from torch import Tensor
-from transformers import PretrainedConfig
 
 from nbrl.tasks.advantage.estimate import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.attention.paths import PathRows
-from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
+from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.examples import examples_of
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Forest, PackedTree, chain
+from nbrl.tasks.learner.batch.token_logprobs import logprobs_in
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 COLUMNS = ["id", "group", "environment", "ability", "nodes"]
 
@@ -29,7 +30,7 @@ class Batch:
 
     `trajectories`, `groups`, `steps` and `abilities` are indexed by example; `steps` has the value of each step in the table, an
     advantage or a reward, and an ability is named with its environment. The weights that sampled are `staleness` updates older
-    than those that the update starts from.
+    than those that the update starts from. `teacher_N` are log-probs of the teacher, for a loss that has one.
     """
 
     forest: Forest
@@ -38,6 +39,7 @@ class Batch:
     steps: list[Mapping[int, float]]
     abilities: list[str]
     staleness: int = 0
+    teacher_N: Floats | None = None
 
     @property
     def examples(self) -> int:
@@ -86,44 +88,7 @@ def _steps(table: pa.Table, schema: pa.Schema) -> dict[str, dict[int, float]]:
     return by_trajectory
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """A packed tree on a device: T tokens to forward and N targets."""
-
-    input_ids_T: Tensor
-    positions_T: Tensor
-    tree: TreeMask | PathRows
-    predictor_N: Tensor
-    target_N: Tensor
-    index_N: Tensor
-    engine_logprob_N: Tensor
-    advantage_N: Tensor
-
-    @property
-    def forwarded(self) -> int:
-        """Return the tokens that a model forwards, padding left out."""
-        return self.tree.tokens if isinstance(self.tree, PathRows) else len(self.input_ids_T)
-
-
-def to_device(tree: PackedTree, device: torch.device, paths: bool = False) -> MicroBatch:
-    """Move a tree to a device, to be forwarded at once or as its `paths`. An empty tree becomes one token without a target, so
-    that an idle rank stays in step.
-    """
-    if not len(tree.input_ids_T):
-        tree = chain([0])
-    return MicroBatch(
-        input_ids_T=torch.from_numpy(tree.input_ids_T).to(device),
-        positions_T=torch.from_numpy(tree.positions_T).to(device),
-        tree=PathRows(tree.end_T, tree.positions_T, device) if paths else tree_mask(tree.end_T, device),
-        predictor_N=torch.from_numpy(tree.predictor_N).to(device),
-        target_N=torch.from_numpy(tree.target_N).to(device),
-        index_N=torch.from_numpy(tree.index_N).to(device),
-        engine_logprob_N=torch.from_numpy(tree.engine_logprob_N).to(device),
-        advantage_N=torch.from_numpy(tree.advantage_N).to(device),
-    )
-
-
-def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
+def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: "PretrainedConfig") -> Batch:
     """Return the batch of an order. Raises UpdateError if it does not fit settings or model, or is empty."""
     if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
@@ -131,15 +96,29 @@ def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings
         raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
     batch = batch_of(tables.trajectories, tables.advantages, schema, order.staleness)
-    deepest, longest = max(batch.forest.depth), getattr(model, "max_position_embeddings", None)
+    check_fits(batch.forest, model, order.proof_token_ids or ())
+    if settings.teacher is None:
+        return batch
+    if tables.teacher is None:
+        raise UpdateError("update.loss distill needs the log-probs of its teacher: give the order their table")
+    return replace(batch, teacher_N=logprobs_in(tables.teacher, batch.trajectories, Targets.of(batch.forest)))
+
+
+def batch_to_teach(tables: OrderTables) -> Batch:
+    """Return the batch whose tokens a teacher is to score. Raises UpdateError as `batch_of`."""
+    schema = REWARDS_SCHEMA if "reward" in tables.advantages.column_names else ADVANTAGES_SCHEMA
+    return batch_of(tables.trajectories, tables.advantages, schema)
+
+
+def check_fits(forest: Forest, model: "PretrainedConfig", also: Sequence[int] = ()) -> None:
+    """Raises UpdateError if a path or a token, of the forest or `also`, is more than the model takes."""
+    deepest, longest = max(forest.depth), getattr(model, "max_position_embeddings", None)
     if longest is not None and deepest > longest:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {longest}")
-    least, most = min(int(ids.min()) for ids in batch.forest.ids), max(int(ids.max()) for ids in batch.forest.ids)
-    proof = order.proof_token_ids or [0]
-    for token in (min(least, *proof), max(most, *proof)):
+    least, most = min(int(ids.min()) for ids in forest.ids), max(int(ids.max()) for ids in forest.ids)
+    for token in (min(least, *(also or [0])), max(most, *(also or [0]))):
         if not 0 <= token < model.vocab_size:
             raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
-    return batch
 
 
 def minibatches(groups: Sequence[str], targets: Targets, epochs: int, count: int, seed: int) -> list[list[int]]:

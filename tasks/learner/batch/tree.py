@@ -84,6 +84,18 @@ class Forest:
         chosen = set(examples)
         return [number for number, action in enumerate(self.actions) if action.example in chosen]
 
+    def path(self, action: int) -> list[int]:
+        """Return the nodes from an action up to the root."""
+        nodes, node = [], self.actions[action].place
+        while node != ROOT:
+            nodes.append(node)
+            node = self.parent[node]
+        return nodes
+
+    def path_ids(self, action: int) -> list[int]:
+        """Return the ids from the root to the end of an action, which are its last."""
+        return [token for node in reversed(self.path(action)) for token in self.ids[node].tolist()]
+
     def depth_first(self, actions: Iterable[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
 

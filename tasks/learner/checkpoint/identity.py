@@ -25,6 +25,7 @@ def order_digest(order: UpdateOrder, tables: OrderTables, start: str) -> str:
     decisive = [order.iteration, order.seed, estimator, start, *contents, order.dtype, order.proof_token_ids]
     decisive += [] if order.steps is None else [f"{order.steps} steps"]
     decisive += ["per ability"] if order.estimator and order.estimator.per_ability else []
+    decisive += [] if tables.teacher is None else ["teacher", _content_digest(tables.teacher)]
     decisive += [f"{order.staleness} updates old"] if order.staleness else []
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 

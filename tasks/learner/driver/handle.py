@@ -7,13 +7,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+import pyarrow as pa
 import ray
 from ray.actor import ActorHandle
 
 from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.learner.driver.ranks import Mailbox, Reply
-from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, TeachOrder, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places, on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
@@ -65,6 +66,10 @@ class LearnerHandle:
         LearnerEndedError if the learner has ended.
         """
         return await self._done(order, UpdateResult)
+
+    async def teach(self, order: TeachOrder) -> pa.Table:
+        """Return the teacher's log-probs of the order's tokens. Raises as `update`."""
+        return await self._done(order, pa.Table)
 
     async def offer(self, order: OfferOrder) -> Offer:
         """Let rank 0 listen for engines that take weights. Raises as `update`."""

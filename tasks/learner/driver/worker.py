@@ -20,7 +20,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver.ranks import Reply
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.orders import Order, Result, UpdateOrder
+from nbrl.tasks.learner.orders import Order, Result, TeachOrder, UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 
 LIMIT = timedelta(minutes=30)  # of one collective
@@ -76,6 +76,8 @@ def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int
         if isinstance(order, UpdateOrder):
             sender.close()
             return learner.execute(order)
+        if isinstance(order, TeachOrder):
+            return learner.teach(order)
         return sender.execute(order) if rank == 0 else None  # no collective: the others go on to the next order
 
     ray.get(mailbox.report_up.remote(rank))

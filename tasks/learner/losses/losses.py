@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
+from nbrl.tasks.learner.settings import CispoLoss, DistillLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
 
 KL_CLAMP = 10.0  # nats; beyond it exp(d) of k3 would decide the whole gradient
 
@@ -34,6 +34,16 @@ def ppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: PpoLoss) -
 def policy_gradient(logp_N: Tensor, advantage_N: Tensor) -> Tensor:
     """Return -A log pi: the gradient of the sum is -sum over tokens of advantage * grad log pi(token)."""
     return -(advantage_N * logp_N)
+
+
+def distill(logp_N: Tensor, teacher_N: Tensor, advantage_N: Tensor, settings: DistillLoss) -> Tensor:
+    """Return -(w A + clip(log pi_T - log pi)) log pi with a constant factor; w = settings.reward, clipped at +-KL_CLAMP nats.
+
+    On tokens that pi sampled, the gradient of the second term is in the mean that of KL(pi || pi_T) in the states that they were
+    sampled in (MiniLLM, arXiv 2306.08543, equation 3; without the terms of later tokens, as in GKD, arXiv 2306.13649).
+    """
+    said_N = (teacher_N - logp_N.detach()).clamp(-KL_CLAMP, KL_CLAMP)
+    return policy_gradient(logp_N, settings.reward * advantage_N + said_N)
 
 
 def mean_within(value_N: Tensor, owner_N: Tensor) -> Tensor:

@@ -22,11 +22,12 @@ class BatchConstants:
 
     `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy; `trajectory_log_N` is
     the mean of old less engine over a token's trajectory. Without `advantage_N` the advantages are those of the order's table.
-    `staleness` is the batch's.
+    `teacher_N` and `staleness` are the batch's.
     """
 
     action_N: Tensor
     staleness: int
+    teacher_N: Tensor | None = None
     old_N: Tensor | None = None
     reference_N: Tensor | None = None
     trajectory_log_N: Tensor | None = None
@@ -50,13 +51,13 @@ def compute_constants(
         return None if array is None else torch.from_numpy(array).to(device)
 
     old_N, reference_N, value_N = (forwarded.get(name) for name in ("old", "reference", "value"))
-    action_N = torch.from_numpy(targets.action_N).to(device)
+    action_N, teacher_N = torch.from_numpy(targets.action_N).to(device), put(batch.teacher_N)
     whole_N: Tensor | None = None
     if settings.masks_trajectories and old_N is not None:
         engine_N = torch.from_numpy(batch.forest.engine_logprob_N).to(device)
         whole_N = mean_within(old_N - engine_N, torch.from_numpy(targets.example_N).to(device))
     if estimate is None:
-        return BatchConstants(action_N, batch.staleness, old_N, reference_N, whole_N), {}
+        return BatchConstants(action_N, batch.staleness, teacher_N, old_N, reference_N, whole_N), {}
     metrics: dict[str, float] = {}
     penalty_N: npt.NDArray[Any] | None = None
     if settings.kl_in_reward and old_N is not None and reference_N is not None:
@@ -71,6 +72,7 @@ def compute_constants(
     constants = BatchConstants(
         action_N,
         batch.staleness,
+        teacher_N,
         old_N,
         reference_N,
         whole_N,

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.examples import Example, TreeNode
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.forward import FORWARDS, Forward
 from nbrl.tasks.learner.model.policy_model import PolicyModel

@@ -7,9 +7,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nbrl.tasks.learner.batch.batch import MicroBatch
-from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, interpolated, kl, policy_gradient, ppo, tis_weights, value_loss
-from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, UpdateSettings
+from nbrl.tasks.learner.batch.micro_batch import MicroBatch
+from nbrl.tasks.learner.losses.losses import (
+    cispo,
+    distill,
+    dppo,
+    gspo,
+    interpolated,
+    kl,
+    policy_gradient,
+    ppo,
+    tis_weights,
+    value_loss,
+)
+from nbrl.tasks.learner.settings import CispoLoss, DistillLoss, DppoLoss, GspoLoss, PpoLoss, UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 
 WEIGHT, SQUARE = "weight", "square"  # sums over tokens of w = pi_trainer / pi_engine and of its square
@@ -90,6 +101,11 @@ def policy_loss(
             pg_N, clipped_N = cispo(logp_N, old_N, advantage_N, settings.loss)
         case DppoLoss():
             pg_N, clipped_N = dppo(logp_N, old_N, advantage_N, settings.loss)
+        case DistillLoss():
+            assert constants.teacher_N is not None
+            teacher_N = constants.teacher_N[mine_N].to(dtype)
+            pg_N = distill(logp_N, teacher_N, advantage_N, settings.loss)
+            update["update/teacher_kl"] = (logp_N - teacher_N).detach()
         case _:
             pg_N = policy_gradient(logp_N, advantage_N)
     if clipped_N is not None:

@@ -1,6 +1,6 @@
 """Forward and backward passes of one rank over its share of a batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,10 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.learner.batch.batch import Batch, MicroBatch, to_device
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.arrays import Floats
+from nbrl.tasks.learner.batch.batch import Batch, check_fits
+from nbrl.tasks.learner.batch.micro_batch import MicroBatch, to_device
 from nbrl.tasks.learner.batch.partition import Partition, cost_of, partition
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import Forest, PackedTree
@@ -22,7 +25,7 @@ from nbrl.tasks.metrics import Metric, of
 
 
 class Passes:
-    """The policy and, if the settings need them, the frozen reference and the critic. Every method is collective."""
+    """The policy and, if the settings need them, the frozen reference and teacher, and the critic. Every method is collective."""
 
     def __init__(
         self,
@@ -33,9 +36,10 @@ class Passes:
         policy: PolicyModel,
         reference: PolicyModel | Unadapted | None,
         critic: Critic | None,
+        teacher: PolicyModel | None = None,
     ) -> None:
         self._settings, self._ranks, self._device, self._timer = settings, ranks, device, timer
-        self._policy, self._reference, self._critic = policy, reference, critic
+        self._policy, self._reference, self._critic, self._teacher = policy, reference, critic, teacher
 
     def compute_constants(self, batch: Batch, estimate: AdvantageSettings | None) -> tuple[BatchConstants, dict[str, float]]:
         """Forward the values of the whole batch that are needed before its first step; none with default settings."""
@@ -48,15 +52,32 @@ class Passes:
             models["reference"] = self._reference
         if self._critic is not None:
             models["value"] = self._critic
-        forwarded = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in models}
-        shares = self._partition(batch.forest, batch.forest.of(range(batch.examples))) if models else None
-        for micro in self._micro_batches(batch.forest, shares) if shares else ():
+        forwarded = self._forwarded(batch.forest, models, self._policy)
+        return compute_constants(settings, batch, Targets.of(batch.forest), estimate, forwarded, self._device)
+
+    def teacher_logprobs(self, forest: Forest) -> Floats:
+        """Return the teacher's log-probs of all targets. Raises UpdateError if it takes no such paths or tokens."""
+        if self._teacher is None:
+            raise UpdateError("the learner has no teacher: update.loss names none, or one that is served")
+        check_fits(forest, self._teacher.lm.config)
+        logp_N: Floats = self._forwarded(forest, {"teacher": self._teacher}, self._teacher)["teacher"].cpu().numpy()
+        return logp_N
+
+    def _forwarded(
+        self, forest: Forest, models: Mapping[str, PolicyModel | Unadapted | Critic], shape: PolicyModel
+    ) -> dict[str, Tensor]:
+        """Return the values [N] of all targets under models that are forwarded as `shape` is."""
+        forwarded = {name: torch.zeros(forest.targets, dtype=torch.float64, device=self._device) for name in models}
+        if not models:
+            return forwarded
+        shares = self._partition(forest, range(len(forest.actions)), shape)
+        for micro in self._micro_batches(forest, shares, shape):
             for name, model in models.items():
                 with self._timer.phase(name), torch.no_grad():
                     forwarded[name][micro.index_N] = _forward(model, micro).double()
         for value_N in forwarded.values():
             dist.all_reduce(value_N)
-        return compute_constants(settings, batch, Targets.of(batch.forest), estimate, forwarded, self._device)
+        return forwarded
 
     def gradient(
         self, batch: Batch, constants: BatchConstants, targets: Targets, examples: Sequence[int], kept_N: Tensor | None = None
@@ -125,17 +146,17 @@ class Passes:
         chosen = [forest.actions[number] for number in actions]
         return [logp_N[each.first : each.first + len(each.logprobs_T)].tolist() for each in chosen]
 
-    def _partition(self, forest: Forest, actions: Sequence[int]) -> Partition:
+    def _partition(self, forest: Forest, actions: Sequence[int], shape: PolicyModel | None = None) -> Partition:
+        model = shape or self._policy
         with self._timer.phase("pack"):
             budget = self._settings.tokens_per_micro_batch
-            apart = self._policy.how.paths
-            return partition(forest, actions, self._ranks.count, budget, cost_of(self._policy.lm), apart)
+            return partition(forest, actions, self._ranks.count, budget, cost_of(model.lm), model.how.paths)
 
-    def _micro_batches(self, forest: Forest, shares: Partition) -> Iterator[MicroBatch]:
+    def _micro_batches(self, forest: Forest, shares: Partition, shape: PolicyModel | None = None) -> Iterator[MicroBatch]:
         """Yield the micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
-                micro = to_device(forest.pack(actions), self._device, self._policy.how.paths)
+                micro = to_device(forest.pack(actions), self._device, (shape or self._policy).how.paths)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:

@@ -3,16 +3,15 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch import Tensor
 
-from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.batch.token_logprobs import table_of
 from nbrl.tasks.learner.batch.tree import Forest, chain
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.proof import Mismatch, ProofSequence
@@ -22,7 +21,6 @@ from nbrl.tasks.seeds import derive_seed
 
 PROOF_TOKENS = 2048  # unique tokens to forward, prompts included
 PROOF_TARGETS = 512  # sampled tokens to judge
-TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))])
 
 
 def proof_actions(forest: Forest, seed: int) -> list[int]:
@@ -39,7 +37,7 @@ def proof_actions(forest: Forest, seed: int) -> list[int]:
     tokens = targets = 0
     for place in np.random.default_rng(derive_seed(seed, "proof")).permutation(len(examples)):
         for number in by_example[examples[place]]:
-            new = set(_path(forest, number)) - nodes
+            new = set(forest.path(number)) - nodes
             size = sum(len(forest.ids[node]) for node in new)
             if targets >= PROOF_TARGETS or (chosen and tokens + size > PROOF_TOKENS):
                 continue
@@ -47,20 +45,6 @@ def proof_actions(forest: Forest, seed: int) -> list[int]:
             nodes |= new
             tokens, targets = tokens + size, targets + len(forest.actions[number].logprobs_T)
     return sorted(chosen)
-
-
-def path_of(forest: Forest, number: int) -> list[int]:
-    """Return the ids from the root to the end of an action, which are its last."""
-    return [token for node in reversed(_path(forest, number)) for token in forest.ids[node].tolist()]
-
-
-def _path(forest: Forest, number: int) -> list[int]:
-    """Return the nodes from an action up to the root."""
-    nodes, node = [], forest.actions[number].place
-    while node != ROOT:
-        nodes.append(node)
-        node = forest.parent[node]
-    return nodes
 
 
 def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[ProofSequence]:
@@ -71,7 +55,7 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
     chosen = proof_actions(forest, order.seed)
     sequences = []
     for number, logprobs in zip(chosen, passes.action_logprobs(forest, chosen), strict=True):
-        ids = path_of(forest, number)
+        ids = forest.path_ids(number)
         sequences.append(ProofSequence(token_ids=ids, first=len(ids) - len(logprobs), logprobs=logprobs))
     return sequences
 
@@ -97,10 +81,5 @@ def gather_token_logprobs(constants: BatchConstants, targets: Targets, examples:
 
 def write_token_logprobs(folder: Path, batch: Batch, logp_N: Floats) -> None:
     """Write one row for each action whose tokens have log-probs, in the order of the batch. Raises UpdateError if it cannot."""
-    targets = Targets.of(batch.forest)
-    rows = [
-        {"trajectory": batch.trajectories[example], "step": step, "logprobs": logp_N[first : first + count]}
-        for example, step, first, count in zip(targets.example_A, targets.step_A, targets.first_A, targets.count_A, strict=True)
-        if not np.isnan(logp_N[first])
-    ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=TOKEN_LOGPROBS_SCHEMA), folder / TOKEN_LOGPROBS)
+    table = table_of(batch.trajectories, Targets.of(batch.forest), logp_N)
+    pq.write_table(table, folder / TOKEN_LOGPROBS)

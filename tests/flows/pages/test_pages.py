@@ -21,7 +21,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_trajectories
-from nbrl.tasks.learner.step.proving import TOKEN_LOGPROBS_SCHEMA
+from nbrl.tasks.learner.batch.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from nbrl.tasks.rollout.chunks import index_of, write
 from nbrl.tasks.runs.epochs import take

@@ -11,8 +11,9 @@ from nbrl.agent.trajectory import SCHEMA
 from nbrl.tasks.advantage.estimate import REWARDS_SCHEMA
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, batch_of, to_device
+from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, batch_of
 from nbrl.tasks.learner.batch.examples import examples_of
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 

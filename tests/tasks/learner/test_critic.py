@@ -12,7 +12,7 @@ from nbrl.tasks.advantage.estimate import reinforce_pp
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
-from nbrl.tasks.learner.batch.batch import to_device
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.policy_model import Critic

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
-from nbrl.tasks.learner.batch.batch import to_device
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.partition import Cost, cost_of, partition
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.batch import to_device
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.tree import chain
 from nbrl.tasks.learner.model import logprob
 from nbrl.tasks.learner.model.load import load_sharded

@@ -16,7 +16,7 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
-from nbrl.tasks.learner.batch.batch import to_device
+from nbrl.tasks.learner.batch.micro_batch import to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded

@@ -2,7 +2,7 @@
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.batch.tree import Forest
-from nbrl.tasks.learner.step.proving import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
+from nbrl.tasks.learner.step.proving import PROOF_TARGETS, PROOF_TOKENS, proof_actions
 from tests.tasks.learner import update_lab
 
 
@@ -27,7 +27,7 @@ def test_a_small_batch_is_proved_on_all_that_was_sampled() -> None:
     assert chosen == list(range(len(forest.actions)))
     for number in chosen:
         action = forest.actions[number]
-        assert path_of(forest, number)[-len(action.logprobs_T) :] == forest.ids[action.place].tolist()
+        assert forest.path_ids(number)[-len(action.logprobs_T) :] == forest.ids[action.place].tolist()
 
 
 def test_the_choice_is_bounded_and_decided_by_the_seed() -> None:
