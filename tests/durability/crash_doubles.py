@@ -23,8 +23,11 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
+from nbrl.tasks.learner.batch.batch import batch_to_teach
+from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.batch.token_logprobs import TOKEN_LOGPROBS_SCHEMA, table_of
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
-from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
+from nbrl.tasks.learner.orders import OrderTables, TeachOrder, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.chunks import in_order, index_of
@@ -39,7 +42,7 @@ from tests.tasks.nodes.doubles import DoubleFleet
 
 DIED = 137
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update, and between the stages of the update
-NO_LOGPROBS = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))]).empty_table()
+NO_LOGPROBS = TOKEN_LOGPROBS_SCHEMA.empty_table()
 
 
 class Death:
@@ -233,6 +236,10 @@ class Learner:
             self._adding = asyncio.create_task(self._add(order.checkpoint_out))
         return result
 
+    async def teach(self, order: TeachOrder) -> pa.Table:
+        batch = batch_to_teach(read_tables(order, self._storage))
+        return table_of(batch.trajectories, Targets.of(batch.forest), -1 - batch.forest.engine_logprob_N**2)
+
     async def settle(self) -> None:
         if self._adding is not None:
             await self._adding
@@ -256,7 +263,8 @@ class Learner:
         rows = tables.trajectories.to_pylist()
         tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in rows]
         tokens += [(row["id"], [node["logprobs"] for node in row["nodes"]]) for row in rows if self._reads]
-        return hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist()]).encode()).digest()
+        taught = [] if tables.teacher is None else tables.teacher.to_pylist()
+        return hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist(), taught]).encode()).digest()
 
 
 class InlineDelivery:

@@ -63,8 +63,12 @@ SETTINGS = [
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]
+TINY = Path(__file__).parents[2] / "infra/policies/tiny"
 LAG = {
-    0: ["iterations=5", "checkpoints.state_every=3"],
+    0: [
+        *("iterations=5", "checkpoints.state_every=3", "select.pools={learnable: 3, unseen: 1, hard: 2}"),
+        f"update.loss={{kind: distill, teacher: {TINY}, reward: 0.5}}",
+    ],
     1: [
         *("iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true"),
         *("checkpoints.keep_last=2", "select.retire_at=0.6"),
@@ -154,7 +158,7 @@ def warm_start(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     death.wrap(shutil, "rmtree")
     death.wrap(Path, "rename")
     storage = Storage(StorageSettings(root=f"{job['home']}/storage"))
-    tiny = str(Path(warmstart_module.__file__).parents[1] / "infra/policies/tiny")
+    tiny = str(TINY)
     given = WarmstartArguments(start=tiny, training="tiny-cpu", demonstrations="world")
     few = ["phases.demonstrations.demonstrations.world.count=6", "batch=2", "checkpoint_steps=1"]
     settings, training = load_warmstart(given, few, storage), load("tiny-cpu", SETTINGS)

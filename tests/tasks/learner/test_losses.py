@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, kl, mean_within, policy_gradient, ppo, tis_weights, value_loss
-from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
+from nbrl.tasks.learner.losses.losses import (
+    cispo,
+    distill,
+    dppo,
+    gspo,
+    kl,
+    mean_within,
+    policy_gradient,
+    ppo,
+    tis_weights,
+    value_loss,
+)
+from nbrl.tasks.learner.settings import CispoLoss, DistillLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
 from nbrl.tasks.learner.step.objective import ess_share
 
 
@@ -44,6 +55,25 @@ def test_kl_by_hand(estimator: str, values: list[float], slopes: list[float]) ->
 def test_policy_gradient_is_minus_the_advantage() -> None:
     logp = vector(-1.0, -2.0, grad=True)
     assert gradient(policy_gradient(logp, vector(3.0, -4.0)), logp).tolist() == [-3.0, 4.0]
+
+
+def test_distillation_pulls_each_token_to_the_teacher_and_no_further_than_its_bound() -> None:
+    logp = vector(-1.0, -2.0, -3.0, grad=True)
+    teacher, advantage = vector(-1.5, -1.0, -80.0), vector(2.0, 2.0, -1.0)
+    alone = distill(logp, teacher, advantage, DistillLoss(kind="distill", teacher="t"))
+    assert gradient(alone, logp).tolist() == [0.5, -1.0, 10.0]
+    beside = distill(logp, teacher, advantage, DistillLoss(kind="distill", teacher="t", reward=0.25))
+    assert gradient(beside, logp).tolist() == [0.0, -1.5, 10.25]
+
+
+def test_the_gradient_of_distillation_is_that_of_the_reverse_kl() -> None:
+    logits, teacher = vector(0.3, -0.2, 1.0, grad=True), vector(0.1, 0.7, -0.4).log_softmax(-1)
+    logp = logits.log_softmax(-1)
+    kl_to_teacher = (logp.exp() * (logp - teacher)).sum()
+    (expected,) = torch.autograd.grad(kl_to_teacher, logits, retain_graph=True)
+    settings = DistillLoss(kind="distill", teacher="t")
+    mean = (logp.detach().exp() * distill(logp, teacher, vector(9.0, 9.0, 9.0), settings)).sum()  # over what the policy samples
+    torch.testing.assert_close(torch.autograd.grad(mean, logits)[0], expected)
 
 
 def test_ppo_by_hand() -> None:
