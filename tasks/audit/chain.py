@@ -23,9 +23,9 @@ from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.orders import UpdateResult, read_tables
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.nodes.rollout import check_weights
-from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.orders import make_order, taught_in
 from nbrl.tasks.runs.pins import champions
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.run import Run
@@ -77,7 +77,7 @@ def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     (advantages,) = (artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
-    order = make_order(config, scope, advantages, trajectories, staleness)
+    order = make_order(config, scope, advantages, trajectories, staleness, taught=taught_in(record))
     start = sha256(storage.read_bytes(f"{before.checkpoint}/{RESULT}")) if before.checkpoint else order.initial
     return order_digest(order, read_tables(order, storage), start)
 
