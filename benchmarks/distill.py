@@ -1,18 +1,19 @@
-"""How many sampled tokens does a student save that has a teacher? Trains from the rewards alone, and from a teacher alone, in turns.
+"""How many sampled tokens does a teacher save? Trains from the rewards alone, and from a teacher alone, in turns.
 
 Usage: python benchmarks/distill.py [--seeds 0,1,2]
 
-The student is the shipped tiny policy, the teacher the same policy after seven updates of tiny-cpu with another seed. Ways: `reward`
-is tiny-cpu, 256 trajectories in an update; `reward, small` has 32, in groups of 4, and `distill` 32 of different questions, from
-which it learns by the reverse KL to the teacher. The learning rate of small updates is 1e-3.
+The student is the shipped tiny policy, the teacher the same policy after seven updates of tiny-cpu with another seed. Ways:
+`reward` is tiny-cpu, 256 trajectories in an update; `reward, small` has 32, in groups of 4, and `distill` 32 of different
+questions, from which it learns by the reverse KL to the teacher. The learning rate of small updates is 1e-3.
 
-Each policy is evaluated on held-out questions now and then. One JSON line for each training, with the tokens after which it had 0.95
-of its teacher's success, between two evaluations in proportion; the last line has their means over the seeds, with the standard
-error. Where a training never had that, its tokens are all that it sampled, and `short` counts it.
+Each policy is evaluated on held-out questions now and then. One JSON line for each training, with the tokens after which it had
+0.95 of its teacher's success, between two evaluations in proportion; the last line has their means over the seeds, with the
+standard error. Where a training never had that, its tokens are all that it sampled, and `short` counts it.
 """
 
 import argparse
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ WAYS = {
 
 def reached(curve: list[list[float]], success: float) -> float | None:
     """Return the tokens after which a curve was at this success for the first time, between two evaluations in proportion."""
-    for (before, lower), (after, higher) in zip(curve, curve[1:], strict=False):
+    for (before, lower), (after, higher) in pairwise(curve):
         if higher >= success:
             return float(np.interp(success, [lower, higher], [before, after]))
     return None

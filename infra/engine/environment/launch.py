@@ -8,7 +8,7 @@ Eleven things differ:
   its start.
 - Attention is that of attention.py.
 - Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
-- LoRA layers do without pinned memory, and an adapter can be unloaded after clients left.
+- LoRA layers and the record of experts do without pinned memory, and an adapter can be unloaded after clients left.
 - Weights can be compared with files.
 - Members of an engine that spans several machines do not sum in shared memory, which none shares with another.
 - Pages of other sites get no answer.
@@ -44,8 +44,9 @@ if __name__ == "__main__":
     server_args.add_deterministic_attention_backend_choices([attention.NAME])
     server_args.add_radix_supported_deterministic_attention_backend_choices([attention.NAME])
     equality.install()
-    if "--enable-lora" in sys.argv:
+    if {"--enable-lora", "--enable-return-routed-experts"} & {*sys.argv}:
         unpinned.install()
+    if "--enable-lora" in sys.argv:
         released.install()
     if "--nnodes" in sys.argv:
         # By these it decides to do so, and nothing else.
