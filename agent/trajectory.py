@@ -133,7 +133,7 @@ class Trajectory(_Record):
     """Everything about one rollout except its score. `group` is the prompt's id, `sample` the rollout's number in its group.
 
     `outcome` is JSON from the session of its environment, empty where there is none; like all of a score's grounds it never
-    reaches the agent.
+    reaches the agent. `routes` has, of each node, the experts that the engine chose for its tokens; it is empty without them.
     """
 
     id: str
@@ -152,11 +152,12 @@ class Trajectory(_Record):
     files: list[ProducedFile] = Field(default_factory=list)
     outcome: str = ""
     children: list[ChildRecord] = Field(default_factory=list)
+    routes: list[bytes] = Field(default_factory=list)
 
-    @field_validator("children", mode="before")
+    @field_validator("children", "routes", mode="before")
     @classmethod
-    def _none_before_there_were_any(cls, children: Any) -> Any:
-        return children or []
+    def _none_before_there_were_any(cls, values: Any) -> Any:
+        return values or []
 
     @model_validator(mode="after")
     def _called_before_they_began(self) -> "Trajectory":
@@ -269,9 +270,10 @@ SCHEMA = pa.schema(
         ("files", pa.list_(pa.struct([("path", pa.string()), ("data", pa.binary())]))),
         ("outcome", pa.string()),
         ("children", pa.list_(_CHILD)),
+        ("routes", pa.list_(pa.binary())),
     ]
 )
-LATER = ("children",)
+LATER = ("children", "routes")
 """Columns that tables of earlier versions lack."""
 
 

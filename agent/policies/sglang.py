@@ -12,6 +12,7 @@ import aiohttp
 from nbrl.agent.errors import REFUSALS, PolicyError, RefusedError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.routes import RouteLog
 
 KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
 EXCERPT = 300
@@ -44,6 +45,8 @@ class SglangPolicy:
     `url` may be a function, where the server can move while it is away. `adapter` names the LoRA adapter to sample with. Of
     several policies that a server has at once, `version` names the one that is sampled from; without, the server says which.
 
+    `routes` keeps the experts that the server chose, if it is a mixture of experts and to say them.
+
     `away_s` is how long a server that has gone may take to come back, with the same request made again and again until then.
     `interrupted` says that this happened, so that time was lost for which the trajectory is not to blame.
     """
@@ -58,10 +61,11 @@ class SglangPolicy:
         adapter: str | None = None,
         version: str | None = None,
         away_s: float = 0.0,
+        routes: RouteLog | None = None,
     ) -> None:
         self._session, self._where = session, (lambda: url) if isinstance(url, str) else url
         self._stop_ids, self._sampling, self._seeded, self._adapter = stop_ids, sampling, seeded, adapter
-        self._version, self._away_s = version, away_s
+        self._version, self._away_s, self._routes = version, away_s, routes
         self.interrupted = False
 
     @property
@@ -81,6 +85,8 @@ class SglangPolicy:
                 raise ValueError("a log-prob is no number")
             if len(ids) > max_tokens:
                 raise ValueError(f"it sampled {len(ids)} tokens and was asked for at most {max_tokens}")
+            if self._routes is not None and ids:
+                self._routes.keep([*prompt.token_ids, *ids], meta["routed_experts"])
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PolicyError(
                 f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
@@ -102,6 +108,8 @@ class SglangPolicy:
                 "stop_token_ids": self._stop_ids,
             },
         }
+        if self._routes is not None:
+            body["return_routed_experts"] = True
         if prompt.stop:
             body["sampling_params"]["stop"] = list(prompt.stop)
         if self._seeded:

@@ -138,11 +138,12 @@ class EngineSettings(ClosedModel):
 
 _FLAG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 CODE = Path(__file__).resolve().parents[2]
+ROUTES = "enable-return-routed-experts"  # SGLang then says which experts it chose, where it is asked to
 MEMORY_SAVER = "enable-memory-saver"  # SGLang then gives back the memory of its KV cache where it is asked to
 # Flags that other settings decide, and flags on which the client relies.
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
-    | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version", MEMORY_SAVER}
+    | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version", MEMORY_SAVER, ROUTES}
     | {"served-model-name", "api-key", "config", "nnodes", "node-rank", "dist-init-addr", "nccl-init-addr"}
     | {
         "tensor-parallel-size",

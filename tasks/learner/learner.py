@@ -33,7 +33,7 @@ from nbrl.tasks.learner.step import proving
 from nbrl.tasks.learner.step.equality import forward_of
 from nbrl.tasks.learner.step.optimizer import OptimizedModel, digest_of, learning_rate
 from nbrl.tasks.learner.step.passes import Passes
-from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
+from nbrl.tasks.learner.step.proving import mismatch_before, own_mismatch, proof_sequences
 from nbrl.tasks.learner.step.train import StepReport, train
 from nbrl.tasks.learner.writer import CheckpointWriter
 from nbrl.tasks.model_folder.check import check_model
@@ -105,7 +105,8 @@ class Learner:
         settings, mesh = self._settings, self._ranks.mesh
         how = Layers("optimizer" in settings.offload, settings.activation_checkpointing, settings.compile_layers, self._forward)
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
-        policy = load_sharded(self._model_path, self._dtype, mesh, how, self._adapters)
+        replays = settings.router_replay
+        policy = load_sharded(self._model_path, self._dtype, mesh, how, self._adapters, replays=replays)
         reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference
         models = {STATE: OptimizedModel(policy.lm, settings, self._rate)}
         critic: Critic | None = None
@@ -138,6 +139,7 @@ class Learner:
             loaded, repeated = self._bring(order, start)
         if repeated:
             timer.begin()  # the times are those of this order
+        own = own_mismatch(order, batch.forest, loaded.passes) if self._settings.router_replay else None
         trained, estimated = self._train(loaded, order, batch)
 
         def write_parts(folder: Path) -> list[ProofSequence]:
@@ -153,13 +155,14 @@ class Learner:
             state = digest_of(loaded.models.values(), self._device)
         give_back(self._device)
         metrics = trained.metrics | estimated | timer.metrics() | {"update/repeated": float(repeated)}
+        metrics |= {} if own is None else {"mismatch/own_routes_mean_abs": own.mean}
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
             order=digest,
             metrics=metrics,
             checkpoint=out,
-            proof=Proof(sequences=sequences, before=mismatch_before(batch.forest, trained.before_N)),
+            proof=Proof(sequences=sequences, before=own or mismatch_before(batch.forest, trained.before_N)),
             skipped=trained.skipped,
             state=state,
         )

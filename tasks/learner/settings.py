@@ -244,6 +244,11 @@ class UpdateSettings(StepSettings):
         description="tokens by which a trajectory's sum is divided",
         json_schema_extra=acts_if("aggregation", "fixed_length"),
     )
+    router_replay: bool = Field(
+        False,
+        description="for a mixture of experts: the update takes the experts that the engine chose for each token, which it then "
+        "records (with agents whose tokens are the engine's own)",
+    )
     tis: TisSettings | None = None
     ess_floor: float = Field(
         0.0,
@@ -301,6 +306,12 @@ class UpdateSettings(StepSettings):
             raise ValueError(
                 "critic.value_clip has no effect with one step per batch; leave it out, or raise epochs or minibatches"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _replays(self) -> Self:
+        if self.router_replay and self.compile_layers:
+            raise ValueError("router_replay steps into layers, which compile_layers forbids; set one of them to false")
         return self
 
     @model_validator(mode="after")

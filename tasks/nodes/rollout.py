@@ -126,7 +126,9 @@ def plan_of(services: Services, scope: Scope, round_: int, earlier: tuple[str, .
     trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
     chunks = scope.layout.round(round_).chunks(scope.weights.digest)
     max_steps = settings.horizon.at(scope.iteration) if settings.horizon else None
-    return RoundPlan(chunks, earlier, config.sampling, config.engine, trained, max_steps=max_steps)
+    return RoundPlan(
+        chunks, earlier, config.sampling, config.engine, trained, max_steps=max_steps, routed=config.update.router_replay
+    )
 
 
 def check_failures(index: pa.Table, allowed_share: float) -> None:

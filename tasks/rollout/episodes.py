@@ -87,6 +87,8 @@ class Episodes:
             sampler = new()
             try:
                 trajectory = await self._once(task, hidden, sampler, plan, limits)
+                if sampler.routes is not None:
+                    trajectory.routes = sampler.routes.of(trajectory)
             except (SandboxError, AgentError) as error:
                 return failed(task, str(error))
             except Exception as error:  # no fault of one trajectory may end the others

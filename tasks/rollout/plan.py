@@ -79,7 +79,8 @@ class RoundPlan:
 
     What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
     well. `trained` is the share of the training that is done, for a simulated search, and None in an evaluation. With `direct`
-    the model answers at once, without a notebook; `max_steps` is the most that an episode may take, if any.
+    the model answers at once, without a notebook; `max_steps` is the most that an episode may take, if any. With `routed` the
+    experts of all tokens are recorded.
     """
 
     chunks: str
@@ -89,3 +90,4 @@ class RoundPlan:
     trained: float | None = None
     direct: bool = False
     max_steps: int | None = None
+    routed: bool = False

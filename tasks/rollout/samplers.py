@@ -17,6 +17,7 @@ from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy
 from nbrl.agent.recorder.recorder import CallParser
+from nbrl.agent.routes import RouteLog
 from nbrl.agent.tokens.conversation import Conversations
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
@@ -80,13 +81,14 @@ class Engines:
 @dataclass(frozen=True)
 class Sampler:
     """The policy of one episode, whether its engine was away meanwhile, and for how many seconds it was out of reach; `calls`
-    reads the calls of tools in a text.
+    reads the calls of tools in a text, `routes` are those of its tokens.
     """
 
     policy: Policy
     was_away: Callable[[], Awaitable[bool]]
     missed_s: Callable[[], float]
     calls: CallParser | None = None
+    routes: RouteLog | None = None
 
 
 class EngineSamplers:
@@ -109,6 +111,7 @@ class EngineSamplers:
 
             def new() -> Sampler:
                 turn, began = turn_of(turns, probes), time.monotonic()
+                routes = RouteLog() if plan.routed else None
                 policy = SglangPolicy(
                     session,
                     urls[turn],
@@ -118,6 +121,7 @@ class EngineSamplers:
                     engines.now[turn].adapter,
                     engines.now[turn].version,
                     away_s=engine.start_timeout_s,
+                    routes=routes,
                 )
 
                 async def was_away() -> bool:
@@ -125,7 +129,7 @@ class EngineSamplers:
 
                 parser = self._parser
                 calls = None if parser is None else partial(policy.parse_calls, parser)
-                return Sampler(policy, was_away, lambda: probes[turn].missed_s(began), calls)
+                return Sampler(policy, was_away, lambda: probes[turn].missed_s(began), calls, routes)
 
             try:
                 yield new

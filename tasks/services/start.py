@@ -10,7 +10,7 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.settings import MEMORY_SAVER, new_key
+from nbrl.infra.engine.settings import MEMORY_SAVER, ROUTES, new_key
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
@@ -224,6 +224,8 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None, ranks:
     shared = named if too_few and ray_cluster.machines() == 1 else ""
     if shared and ranks and not config.pipeline.lag:  # then nothing samples beside an update
         settings = settings.model_copy(update={"extra_args": settings.extra_args | {MEMORY_SAVER: ""}})
+    if ranks and config.update.router_replay:
+        settings = settings.model_copy(update={"extra_args": settings.extra_args | {ROUTES: ""}})
     return EnginePlan(
         settings=settings,
         logs=home.logs.absolute(),

@@ -30,6 +30,10 @@ class PathRows:
         """Return the tokens of the paths, [B, L]."""
         return input_ids_T[self._index_BL]
 
+    def rows(self, values_TX: Tensor) -> Tensor:
+        """Return the values of the paths' tokens, one row after the other, [B * L, X]."""
+        return values_TX[self._index_BL].flatten(0, 1)
+
     def pick(self, values_BLX: Tensor, index_N: Tensor) -> Tensor:
         """Return the values at N tokens of the tree, [N, X]."""
         return values_BLX[self._row_T[index_N], self._column_T[index_N]]

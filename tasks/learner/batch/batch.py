@@ -58,7 +58,7 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
     if len(known) != len(ids):
         raise UpdateError("the order's tables hold a trajectory twice")
-    needed = trajectories.select(COLUMNS)
+    needed = trajectories.select([*COLUMNS, *(name for name in ("routes",) if name in trajectories.column_names)])
     trained = needed.filter(pc.is_in(ids, pa.array(by_trajectory, pa.string()))).sort_by("group")
     examples = examples_of(trained, by_trajectory)
     forest = Forest(examples)

@@ -18,13 +18,16 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True)
 class TreeNode:
-    """A node of a trajectory's message tree, as training needs it: T token ids and, of a sampled node, T log-probs."""
+    """A node of a trajectory's message tree, as training needs it: T token ids and, of a sampled node, T log-probs. `routes` are
+    the experts that the engine chose for its tokens, as agent.routes has them; empty where they are unknown.
+    """
 
     parent: int
     sampled: bool
     step: int
     ids_T: Ints
     logprobs_T: Floats
+    routes: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,23 @@ def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, fl
         raise UpdateError("the order's tables hold nodes with missing values")
     sampled = pc.equal(kind, "sampled").to_pylist()
     ids, logprobs_of = _slices(token_ids, np.int64), _slices(logprobs, np.float64)
-    each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), ids, logprobs_of, strict=True)]
     bounds = nodes.offsets.to_pylist()
+    routes = _routes(trajectories, bounds)
+    each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), ids, logprobs_of, routes, strict=True)]
     own = [each[start:end] for start, end in pairwise(bounds)]
     names = trajectories["id"].to_pylist()
     return [Example(name, its, advantages[name]) for name, its in zip(names, own, strict=True)]
+
+
+def _routes(trajectories: pa.Table, bounds: Sequence[int]) -> list[bytes]:
+    """Return the routes of all nodes, whose trajectories begin and end at `bounds`."""
+    known = trajectories["routes"].to_pylist() if "routes" in trajectories.column_names else [None] * len(trajectories)
+    routes: list[bytes] = []
+    for (start, end), each in zip(pairwise(bounds), known, strict=True):
+        if each and len(each) != end - start:
+            raise UpdateError(f"the order's tables hold {len(each)} routes for {end - start} nodes")
+        routes += each or [b""] * (end - start)
+    return routes
 
 
 def _slices(lists: pa.ListArray, kind: type[Number]) -> list[npt.NDArray[Number]]:

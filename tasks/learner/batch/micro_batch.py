@@ -22,6 +22,7 @@ class MicroBatch:
     index_N: Tensor
     engine_logprob_N: Tensor
     advantage_N: Tensor
+    route_TX: Tensor | None = None
 
     @property
     def forwarded(self) -> int:
@@ -44,4 +45,5 @@ def to_device(tree: PackedTree, device: torch.device, paths: bool = False) -> Mi
         index_N=torch.from_numpy(tree.index_N).to(device),
         engine_logprob_N=torch.from_numpy(tree.engine_logprob_N).to(device),
         advantage_N=torch.from_numpy(tree.advantage_N).to(device),
+        route_TX=None if tree.route_TX is None else torch.from_numpy(tree.route_TX).to(device),
     )

@@ -15,13 +15,16 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats, Ints
 from nbrl.tasks.learner.batch.examples import Example, Number
 
+UNROUTED = -1
+
 
 @dataclass(frozen=True)
 class PackedTree:
     """T tokens in depth-first order, and N targets: the sampled tokens. `index_N` is their numbers in the whole forest.
 
     A position is a token's depth along its root path, so each branch continues counting where it leaves the trunk. A target's
-    predictor is the index of the token before it on its root path; the first tokens of several branches may share one.
+    predictor is the index of the token before it on its root path; the first tokens of several branches may share one. A route
+    has the experts that the engine chose, layer after layer, and UNROUTED where it said none.
     """
 
     input_ids_T: Ints
@@ -32,6 +35,7 @@ class PackedTree:
     index_N: Ints
     engine_logprob_N: Floats
     advantage_N: Floats
+    route_TX: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class SampledAction:
 
 
 class Forest:
-    """The nodes of all examples that lead to a sampled token, each distinct (root path, ids) once; parents before children.
+    """The nodes of all examples that lead to a sampled token, each distinct (root path, ids, routes) once; parents before
+    children.
 
     Nodes that lead to no sampled token carry no gradient and are left out, and so are nodes without ids.
     """
@@ -59,11 +64,12 @@ class Forest:
         not match ids or are not finite, or if a sampled token has no token before it from which it is predicted.
         """
         self.ids: list[Ints] = []
+        self.routes: list[bytes] = []
         self.parent: list[int] = []
         self.depth: list[int] = []  # tokens on the root path, including the node's own
         self.actions: list[SampledAction] = []  # in the order that numbers the targets
         self.targets = 0
-        merged: dict[tuple[int, bytes], int] = {}  # by parent and ids
+        merged: dict[tuple[int, bytes], int] = {}  # by parent, ids and routes
         for number, example in enumerate(examples):
             try:
                 self._add(number, example, merged)
@@ -151,7 +157,18 @@ class Forest:
             index_N=_joined(np.int64, [action.first + np.arange(len(action.logprobs_T)) for action in chosen]),
             engine_logprob_N=_joined(np.float64, [action.logprobs_T for action in chosen]),
             advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
+            route_TX=self._routes(order),
         )
+
+    def _routes(self, nodes: Sequence[int]) -> Ints | None:
+        """Return the routes [T, X] of the tokens of some nodes; None where the engine has said none of the forest."""
+        width = next((len(routes) // len(ids) for ids, routes in zip(self.ids, self.routes, strict=True) if routes), 0)
+        if not width:
+            return None
+        unknown = np.uint16(0xFFFF).tobytes() * (width // 2)
+        known = b"".join(self.routes[node] or unknown * len(self.ids[node]) for node in nodes)
+        route_TX = np.frombuffer(known, dtype=np.uint16).reshape(-1, width // 2).astype(np.int64)
+        return np.where(route_TX == 0xFFFF, UNROUTED, route_TX)
 
     def _add(self, number: int, example: Example, merged: dict[tuple[int, bytes], int]) -> None:
         nodes = example.nodes
@@ -164,7 +181,7 @@ class Forest:
         for index in (index for index, keep in enumerate(kept) if keep):
             node = nodes[index]
             above = place[node.parent]
-            place[index] = self._merge(above, node.ids_T, merged) if len(node.ids_T) else above
+            place[index] = self._merge(above, node.ids_T, node.routes, merged) if len(node.ids_T) else above
             if node.sampled and len(node.ids_T):
                 if above == ROOT:
                     raise UpdateError(f"sampled node {index} has no token before it")
@@ -172,10 +189,11 @@ class Forest:
                 self.actions.append(SampledAction(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
                 self.targets += len(node.logprobs_T)
 
-    def _merge(self, parent: int, ids: Ints, merged: dict[tuple[int, bytes], int]) -> int:
-        node = merged.setdefault((parent, ids.tobytes()), len(self.ids))
+    def _merge(self, parent: int, ids: Ints, routes: bytes, merged: dict[tuple[int, bytes], int]) -> int:
+        node = merged.setdefault((parent, ids.tobytes() + routes), len(self.ids))
         if node == len(self.ids):
             self.ids.append(ids)
+            self.routes.append(routes)
             self.parent.append(parent)
             self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
         return node

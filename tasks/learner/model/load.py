@@ -16,6 +16,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.model.forward import FORWARDS, Forward
 from nbrl.tasks.learner.model.lora import adapt
 from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
+from nbrl.tasks.learner.model.router_replay import RouterReplay
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.safetensors_files import main_dtype
 
@@ -82,16 +83,20 @@ def load_sharded(
     how: Layers | None = None,
     adapters: Adapters | None = None,
     frozen: bool = False,
+    replays: bool = False,
 ) -> PolicyModel:
     """Load the policy at `path`, sharded over `mesh` as `shard` says.
 
     `dtype` is that of the passes. Weights are kept in it too, except that 16-bit passes keep float32 weights, since an update
     of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. With adapters, and where the
-    model is `frozen`, nothing updates the weights, so weights stored in the 16-bit dtype of the passes are kept in it.
+    model is `frozen`, nothing updates the weights, so weights stored in the 16-bit dtype of the passes are kept in it. One that
+    `replays` can be given the experts of each token.
     """
     how = how or Layers()
     lm = _load(path, dtype, how.forward, adapters, frozen)
     policy_model = PolicyModel(lm, how.forward)
+    if replays:  # before the layers get hooks
+        policy_model.replay = RouterReplay(lm)
     shard(policy_model, lm, dtype, mesh, how)
     return policy_model
 

@@ -9,6 +9,7 @@ from nbrl.tasks.learner.attention.paths import PathRows
 from nbrl.tasks.learner.attention.tree_attention import TreeMask
 from nbrl.tasks.learner.model.forward import Forward
 from nbrl.tasks.learner.model.logprob import target_logprobs
+from nbrl.tasks.learner.model.router_replay import RouterReplay
 
 
 def hidden_states(
@@ -34,6 +35,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.lm = lm.eval()
         self.how = forward or Forward()
+        self.replay: RouterReplay | None = None
         head = lm.get_output_embeddings()
         if not self.how.own_head and (not isinstance(head, nn.Linear) or head.bias is not None):
             raise UpdateError(
@@ -41,9 +43,17 @@ class PolicyModel(nn.Module):
             )
 
     def forward(
-        self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor, target_N: Tensor
+        self,
+        input_ids_T: Tensor,
+        positions_T: Tensor,
+        tree: TreeMask | PathRows,
+        predictor_N: Tensor,
+        target_N: Tensor,
+        route_TX: Tensor | None = None,
     ) -> Tensor:
-        """Return logp_N in float32 (float64 for a float64 model)."""
+        """Return logp_N in float32 (float64 for a float64 model), with the experts of `route_TX` where the model replays them."""
+        if self.replay is not None:
+            self.replay.set(tree.rows(route_TX) if isinstance(tree, PathRows) and route_TX is not None else route_TX)
         if self.how.own_head:
             logits_NV = self._own_logits(input_ids_T, positions_T, tree, predictor_N)
             exact_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))

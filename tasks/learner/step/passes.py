@@ -74,7 +74,7 @@ class Passes:
         for micro in self._micro_batches(forest, shares, shape):
             for name, model in models.items():
                 with self._timer.phase(name), torch.no_grad():
-                    forwarded[name][micro.index_N] = _forward(model, micro).double()
+                    forwarded[name][micro.index_N] = _forward(model, micro, replays=name == "old").double()
         for value_N in forwarded.values():
             dist.all_reduce(value_N)
         return forwarded
@@ -100,7 +100,7 @@ class Passes:
             with phase("reference"):
                 reference_N = self._reference_logp(micro, constants)
             with phase("forward"):
-                logp_N = _forward(self._policy, micro)
+                logp_N = _forward(self._policy, micro, replays=True)
                 if kept_N is not None:
                     kept_N[micro.index_N] = logp_N.detach().to(kept_N.dtype)
                 loss, reported = policy_loss(settings, micro, constants, logp_N, reference_N, weight_N)
@@ -169,10 +169,15 @@ class Passes:
             return _forward(self._reference, micro)
 
 
-def _forward(model: PolicyModel | Unadapted | Critic, micro: MicroBatch) -> Tensor:
-    """Return the log-probs of the targets, or the values of the states in which they were sampled."""
+def _forward(model: PolicyModel | Unadapted | Critic, micro: MicroBatch, replays: bool = False) -> Tensor:
+    """Return the log-probs of the targets, or the values of the states in which they were sampled. The policy as it sampled
+    `replays` the experts that the engine chose.
+    """
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
-    out_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
+    if isinstance(model, PolicyModel) and replays:
+        out_N: Tensor = model(*inputs, micro.target_N, micro.route_TX)
+    else:
+        out_N = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
     root = model.policy_model if isinstance(model, Unadapted) else model
     if isinstance(root, FSDPModule) and not torch.is_grad_enabled():
         root.reshard()  # otherwise the full embedding would stay on every rank

@@ -60,6 +60,16 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
     return sequences
 
 
+def own_mismatch(order: UpdateOrder, forest: Forest, passes: Passes) -> Mismatch:
+    """Collective. Return the mismatch of the engine's log-probs and the trainer's where that chooses its experts itself, of some
+    actions. New weights are proved so, for which no routes are known.
+    """
+    chosen = proof_actions(forest, order.seed)
+    own = passes.action_logprobs(forest, chosen)
+    engine = [forest.actions[number].logprobs_T for number in chosen]
+    return Mismatch.of((np.concatenate(engine) - np.concatenate(own)).tolist())
+
+
 def mismatch_before(forest: Forest, before_N: Floats) -> Mismatch | None:
     """Return the mismatch of the engine's log-probs and the trainer's before the first step, NaN where unknown."""
     known_N = ~np.isnan(before_N)
