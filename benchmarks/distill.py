@@ -1,6 +1,6 @@
 """How many sampled tokens does a teacher save? Trains from the rewards alone, and from a teacher alone, in turns.
 
-Usage: python benchmarks/distill.py [--seeds 0,1,2]
+Usage: python benchmarks/distill.py [--seeds 0,1,2] [--ways reward distill …]
 
 The student is the shipped tiny policy, the teacher the same policy after seven updates of tiny-cpu with another seed. Ways:
 `reward` is tiny-cpu, 256 trajectories in an update; `reward, small` has 32, in groups of 4, and `distill` 32 of different
@@ -44,16 +44,17 @@ def reached(curve: list[list[float]], success: float) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     arguments = parser.parse_args()
     teacher = trained("teacher", "tiny-cpu", [*EVALUATED, *WAYS["reward"], f"seed={TEACHERS_SEED}"])
     success = SHARE * teacher["curve"][-1][1]
     print(json.dumps({"way": "teacher", "seed": TEACHERS_SEED, "success": success / SHARE, **teacher}), flush=True)
-    made: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    made: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for seed in map(int, arguments.seeds.split(",")):
-        for way, settings in WAYS.items():
+        for way in arguments.ways:
             loss = [f"update.loss={{kind: distill, teacher: {teacher['run']}}}"] if way == "distill" else []
             name = f"{way.replace(', ', '-')}-{seed}"
-            found = trained(name, "tiny-cpu", [*EVALUATED, *settings, *loss, f"seed={seed}"])
+            found = trained(name, "tiny-cpu", [*EVALUATED, *WAYS[way], *loss, f"seed={seed}"])
             made[way].append({"way": way, "seed": seed, "tokens": reached(found["curve"], success), **found})
             print(json.dumps(made[way][-1]), flush=True)
     shown: dict[str, Any] = {"seeds": arguments.seeds, "success": round(success, 4)}

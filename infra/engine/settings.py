@@ -93,6 +93,17 @@ class EngineSettings(ClosedModel):
             return given
         return {name: str(value) if type(value) in (int, float) else value for name, value in given.items()}
 
+    @field_validator("extra_args")
+    @classmethod
+    def _no_setting_of_its_own(cls, given: dict[str, str]) -> dict[str, str]:
+        """Refuse what a recipe must not name; a validator of the whole model would also refuse what this program adds later."""
+        for name in given:
+            if not _FLAG.fullmatch(name):  # SGLang would take host=0.0.0.0 for a flag and its value
+                raise ValueError(f"extra_args has {name[:80]!r}, which is no name of a flag")
+            if name in RESERVED:
+                raise ValueError(f"extra_args cannot set {name}: a setting of its own decides it")
+        return given
+
     @model_validator(mode="after")
     def _possible(self) -> "EngineSettings":
         if self.tensor_parallel % self.machines:
@@ -101,11 +112,6 @@ class EngineSettings(ClosedModel):
             raise ValueError("on a CPU tensor_parallel must be equal to machines; to use more cores, raise count or threads")
         if self.resolved_device == "cpu" and self.dtype == "float16":
             raise ValueError("on CPU the engine computes in float32 or bfloat16; set dtype to auto, float32 or bfloat16")
-        for name in self.extra_args:
-            if not _FLAG.fullmatch(name):  # SGLang would take host=0.0.0.0 for a flag and its value
-                raise ValueError(f"extra_args has {name[:80]!r}, which is no name of a flag")
-            if name in RESERVED:
-                raise ValueError(f"extra_args cannot set {name}: a setting of its own decides it")
         return self
 
     @property

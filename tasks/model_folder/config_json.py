@@ -112,3 +112,12 @@ def _foreign(config: Origin) -> Iterator[str]:
             yield reason
     if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in config.architectures or ()):
         yield f"is no causal language model: config.json names the architectures {config.architectures}"
+
+
+def check_experts(path: str) -> None:
+    """Raises UpdateError if the model of a folder has no experts whose choice could be replayed."""
+    config = read_json(Path(path) / "config.json", Origin)
+    if not (config.model_extra or {}).get("num_experts_per_tok"):
+        raise UpdateError(
+            f"a {config.model_type} model has no experts whose choice could be replayed: set update.router_replay to false"
+        )

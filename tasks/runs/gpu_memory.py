@@ -22,6 +22,7 @@ from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.places import on_cuda
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
+from nbrl.tasks.model_folder.config_json import check_experts
 from nbrl.tasks.model_folder.shape import KNOWN, Shape
 from nbrl.tasks.model_folder.source import PolicySettings, local_config
 from nbrl.tasks.runs.config import RunConfig
@@ -198,6 +199,8 @@ def check_learns(path: str, update: StepSettings) -> None:
     """Raises ConfigError if the learner cannot train the model of this folder."""
     try:
         check_model(path)
+        if isinstance(update, UpdateSettings) and update.router_replay:
+            check_experts(path)
         check_targets(path, update.lora.target_modules if update.lora else ())
     except UpdateError as error:
         raise ConfigError(f"policy.path: {error}") from error

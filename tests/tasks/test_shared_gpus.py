@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nbrl.infra.engine.settings import MEMORY_SAVER, ROUTES
+from nbrl.infra.home import Home
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services import start
 from tests.tasks.synced import RUN
@@ -67,3 +69,15 @@ def test_a_learner_that_shares_gpus_starts_after_the_engines(
         ["engines begin", "engines serve", "learner begins"] if shared else ["learner begins", "engines begin", "engines serve"]
     )
     assert happened == first
+
+
+@pytest.mark.parametrize(("shared", "replays"), [(True, False), (True, True), (False, True)])
+def test_engines_get_the_flags_that_a_training_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, replays: bool
+) -> None:
+    cluster = SimpleNamespace(offered=lambda _: 1.0 if shared else 8.0, machines=lambda: 1)
+    monkeypatch.setattr(start, "ray_cluster", cluster)
+    config = load("tiny-cpu", ["engine.device=cuda", "update.device=cuda", f"update.router_replay={str(replays).lower()}"])
+    plan = start._engine_plan(config, Home(tmp_path), None)
+    assert plan.settings.extra_args == {**({MEMORY_SAVER: ""} if shared else {}), **({ROUTES: ""} if replays else {})}
+    assert bool(plan.shared_gpus) == shared
