@@ -30,16 +30,17 @@ class MicroBatch:
         return self.tree.tokens if isinstance(self.tree, PathRows) else len(self.input_ids_T)
 
 
-def to_device(tree: PackedTree, device: torch.device, paths: bool = False) -> MicroBatch:
-    """Move a tree to a device, to be forwarded at once or as its `paths`. An empty tree becomes one token without a target, so
-    that an idle rank stays in step.
+def to_device(tree: PackedTree, device: torch.device, paths: bool = False, packed: bool = False) -> MicroBatch:
+    """Move a tree to a device, to be forwarded at once or as its `paths`, `packed` or not.
+
+    An empty tree becomes one token without a target, so that an idle rank stays in step.
     """
     if not len(tree.input_ids_T):
         tree = chain([0])
     return MicroBatch(
         input_ids_T=torch.from_numpy(tree.input_ids_T).to(device),
         positions_T=torch.from_numpy(tree.positions_T).to(device),
-        tree=PathRows(tree.end_T, tree.positions_T, device) if paths else tree_mask(tree.end_T, device),
+        tree=PathRows(tree.end_T, tree.positions_T, device, packed) if paths else tree_mask(tree.end_T, device),
         predictor_N=torch.from_numpy(tree.predictor_N).to(device),
         target_N=torch.from_numpy(tree.target_N).to(device),
         index_N=torch.from_numpy(tree.index_N).to(device),

@@ -1,5 +1,7 @@
 """Policy and critic: unmodified Hugging Face models over packed trees."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,10 +19,16 @@ def hidden_states(
 ) -> Tensor:
     """Return the last hidden states [N, D] at N tokens of the tree, forwarded at once or as paths of their own."""
     if isinstance(tree, PathRows):
-        return tree.pick(base(input_ids=tree.ids(input_ids_T), use_cache=False).last_hidden_state, index_N)
+        return tree.pick(base(**_sequences(input_ids_T, tree)).last_hidden_state, index_N)
     out = base(input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree)
     hidden_ND: Tensor = out.last_hidden_state[0].index_select(0, index_N)
     return hidden_ND
+
+
+def _sequences(input_ids_T: Tensor, paths: PathRows) -> dict[str, Any]:
+    """Return the arguments of a model that reads plain sequences; those of a row that holds several have positions."""
+    given = {"input_ids": paths.ids(input_ids_T), "use_cache": False}
+    return given if paths.position_BL is None else given | {"position_ids": paths.position_BL}
 
 
 class PolicyModel(nn.Module):
@@ -64,7 +72,7 @@ class PolicyModel(nn.Module):
     def _own_logits(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor) -> Tensor:
         """Return the model's own logits [N, V], which may be capped, scaled or shifted."""
         if isinstance(tree, PathRows):
-            return tree.pick(self.lm(input_ids=tree.ids(input_ids_T), use_cache=False).logits, predictor_N)
+            return tree.pick(self.lm(**_sequences(input_ids_T, tree)).logits, predictor_N)
         out = self.lm(input_ids=input_ids_T[None], position_ids=positions_T[None], use_cache=False, tree=tree)
         logits_NV: Tensor = out.logits[0].index_select(0, predictor_N)
         return logits_NV

@@ -191,7 +191,7 @@ def _found(naive: PreTrainedModel, forest: Forest, forward: Forward) -> tuple[Te
     """Return the same from a forward of another kind."""
     lm = _model(naive.config, forward.implementation)
     lm.load_state_dict(naive.state_dict())
-    micro = to_device(forest.pack(), torch.device("cpu"), forward.paths)
+    micro = to_device(forest.pack(), torch.device("cpu"), forward.paths, forward.packed)
     policy_model = PolicyModel(lm, forward)
     logp_N = policy_model(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     return _with_gradients(lm, logp_N)

@@ -134,7 +134,7 @@ class Passes:
     def logprobs(self, tree: PackedTree) -> list[float]:
         """Return the log-probs of a tree's targets under the policy."""
         with torch.no_grad():
-            return _forward(self._policy, to_device(tree, self._device, self._policy.how.paths)).tolist()
+            return _forward(self._policy, self._moved(tree, self._policy)).tolist()
 
     def action_logprobs(self, forest: Forest, actions: Sequence[int]) -> list[list[float]]:
         """Return the log-probs of the tokens of some actions under the policy, by action. Each rank forwards its share."""
@@ -156,8 +156,11 @@ class Passes:
         """Yield the micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
-                micro = to_device(forest.pack(actions), self._device, (shape or self._policy).how.paths)
+                micro = self._moved(forest.pack(actions), shape or self._policy)
             yield micro
+
+    def _moved(self, tree: PackedTree, model: PolicyModel) -> MicroBatch:
+        return to_device(tree, self._device, model.how.paths, model.how.packed)
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:
         """Return the log-probs of the reference in the loss's KL; None without a KL in the loss."""

@@ -21,7 +21,7 @@ from nbrl.tasks.learner.step.equality import forward_of, proved, small
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.test_families import SIZES
 
-TREE, PATHS = Forward(), Forward("paths", "sdpa")
+TREE, PATHS = Forward(), Forward("paths", "sdpa", packed=True)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
@@ -40,7 +40,7 @@ def config(family: str, **fields: Any) -> PretrainedConfig:
         ("Mistral", {"sliding_window": 512}, TREE),  # as long as the context, and never acts
         ("Mistral", {"sliding_window": 400}, PATHS),
         ("Cohere", {"logit_scale": 0.25}, Forward(own_head=True)),
-        ("Gemma2", {"head_dim": 16, "sliding_window": 4096}, Forward("paths", "eager", own_head=True)),
+        ("Gemma2", {"head_dim": 16, "sliding_window": 4096}, Forward("paths", "eager", own_head=True, packed=True)),
         ("GptOss", {"num_local_experts": 4, "head_dim": 16}, Forward("paths", "eager")),
         ("Mamba", {"state_size": 8}, Forward("paths", "eager")),
     ],
@@ -88,16 +88,21 @@ def test_what_was_proved_is_kept_for_the_same_configuration_alone(tmp_path: Path
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
-def test_rows_hold_every_path_and_each_token_at_its_place(seed: int, count: int) -> None:
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 4), packed=st.booleans())
+def test_rows_hold_every_path_and_each_token_at_its_place(seed: int, count: int, packed: bool) -> None:
     forest = Forest(update_lab.examples(update_lab.make_trajectories(seed, count)))
     tree = forest.pack()
-    rows = PathRows(tree.end_T, tree.positions_T, torch.device("cpu"))
+    rows = PathRows(tree.end_T, tree.positions_T, torch.device("cpu"), packed)
     ids_BL = rows.ids(torch.from_numpy(tree.input_ids_T))
     leaves = [index for index in range(len(tree.end_T)) if tree.end_T[index] == index + 1]
+    held = [ids_BL[row].tolist() for row in range(len(ids_BL))]
     for row, leaf in enumerate(leaves):
-        path = [index for index in range(leaf + 1) if tree.end_T[index] > leaf]
-        assert ids_BL[row, : len(path)].tolist() == tree.input_ids_T[path].tolist()
+        path = tree.input_ids_T[[index for index in range(leaf + 1) if tree.end_T[index] > leaf]].tolist()
+        found = held if packed else [held[row][: len(path)]]
+        assert any(each[start : start + len(path)] == path for each in found for start in range(len(each) - len(path) + 1))
+    assert len(held) <= len(leaves)
+    if rows.position_BL is not None:
+        assert rows.pick(rows.position_BL[..., None], torch.arange(len(tree.end_T)))[:, 0].tolist() == tree.positions_T.tolist()
     every = torch.arange(len(tree.end_T))
     assert rows.pick(ids_BL[..., None], every)[:, 0].tolist() == tree.input_ids_T.tolist()
     assert rows.tokens == sum(int(tree.positions_T[leaf]) + 1 for leaf in leaves)
