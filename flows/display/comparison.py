@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
-from nbrl.flows.display.tables import table
+from nbrl.flows.display.tables import NODES, table
 from nbrl.flows.display.terminal import plain
 from nbrl.tasks.comparison.compare import Comparison
 from nbrl.tasks.comparison.figures import Pair
 from nbrl.tasks.comparison.scored import HeldOutScore, Scored
 from nbrl.tasks.evaluation.statistics import about_intervals
 
-NODES = ("sample", "rollout", "branch", "reward", "select", "advantage", "update", "publish", "record", "iteration", "evaluate")
+COSTS = (*NODES, "iteration", "evaluate")
 SHOWN = 40  # characters of a setting's value
 
 
@@ -76,4 +76,4 @@ def _costs(sides: Sequence[Scored]) -> Iterator[list[str]]:
 
 
 def _place(node: str) -> tuple[int, str]:
-    return (NODES.index(node) if node in NODES else len(NODES)), node
+    return (COSTS.index(node) if node in COSTS else len(COSTS)), node

@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from nbrl.flows.display.progress import ProgressDisplay, ProgressLine
+from nbrl.flows.display.tables import NODES
 from nbrl.flows.upkeep import end_orphans, label
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.runs.history import Record, Summary
 
-NODES = ("sample", "rollout", "branch", "reward", "select", "advantage", "update", "publish", "record")
 BARS = "▁▂▃▄▅▆▇█"
 LOOK_S = 1.0
 NEWEST = 100  # iterations in the table
@@ -35,8 +35,8 @@ def report(summary: Summary) -> RenderableType:
     for key, name in names.items():
         scores.add_row(name, *(f"{values[key]:.3f}" if key in values else "–" for values in (summary.before, summary.after)))
     times = Table("node", "seconds", "per iteration", title="where the time went", title_justify="left")
-    for node in NODES:
-        seconds = summary.seconds.get(node, 0.0)
+    for node in (each for each in NODES if each in summary.seconds):
+        seconds = summary.seconds[node]
         times.add_row(node, f"{seconds:.1f}", f"{seconds / max(1, summary.iterations):.2f}")
     times.add_row("all", f"{summary.seconds.get('iteration', 0.0):.1f}", f"overhead {summary.overhead_share:.0%}")
     return Group(scores, times)

@@ -17,6 +17,10 @@ COLUMNS = ("name", "state", "iterations", "first", "last", "best", "rollouts", "
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
+# In the order in which they run in an iteration.
+NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "teach", "update", "publish", "record")
+
+
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:
     """Make a table. Columns in MOST are cut at their width, and with `width` the last column where the row is full; the first is
     never cut.
