@@ -270,7 +270,7 @@ SCHEMA = pa.schema(
         ("files", pa.list_(pa.struct([("path", pa.string()), ("data", pa.binary())]))),
         ("outcome", pa.string()),
         ("children", pa.list_(_CHILD)),
-        ("routes", pa.list_(pa.binary())),
+        ("routes", pa.list_(pa.large_binary())),
     ]
 )
 LATER = ("children", "routes")

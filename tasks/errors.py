@@ -50,6 +50,10 @@ class UpdateError(RunError):
     """An order cannot be carried out; the message says why in one line."""
 
 
+class TeacherError(RunError):
+    """A served teacher does not answer, or not with log-probs."""
+
+
 class LearnerEndedError(UpdateError):
     """The learner has ended, whatever its order was; another one can carry it out."""
 

@@ -73,8 +73,9 @@ class SglangPolicy:
         return self._where().rstrip("/")
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        start = 0 if self._routes is None else self._routes.start(prompt.token_ids)
         try:
-            reply = json.loads(await self._post(self._request(prompt, max_tokens, seed)))
+            reply = json.loads(await self._post(self._request(prompt, max_tokens, seed, start)))
             meta = reply["meta_info"]
             finish = meta["finish_reason"]["type"]
             logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
@@ -86,7 +87,7 @@ class SglangPolicy:
             if len(ids) > max_tokens:
                 raise ValueError(f"it sampled {len(ids)} tokens and was asked for at most {max_tokens}")
             if self._routes is not None and ids:
-                self._routes.keep([*prompt.token_ids, *ids], meta["routed_experts"])
+                self._routes.keep([*prompt.token_ids, *ids], start, meta["routed_experts"])
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PolicyError(
                 f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
@@ -96,7 +97,7 @@ class SglangPolicy:
         version = str(meta.get("weight_version", "")) if self._version is None else self._version
         return Generation(ids, logprobs, version, finish)
 
-    def _request(self, prompt: Prompt, max_tokens: int, seed: int) -> bytes:
+    def _request(self, prompt: Prompt, max_tokens: int, seed: int, start: int) -> bytes:
         """Return the body; the list of ids lives only here, for a waiting request is held as long as the engine thinks."""
         body: dict[str, Any] = {
             "input_ids": prompt.token_ids,
@@ -109,7 +110,7 @@ class SglangPolicy:
             },
         }
         if self._routes is not None:
-            body["return_routed_experts"] = True
+            body |= {"return_routed_experts": True, "routed_experts_start_len": start}
         if prompt.stop:
             body["sampling_params"]["stop"] = list(prompt.stop)
         if self._seeded:

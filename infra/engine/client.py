@@ -65,8 +65,9 @@ class EngineClient:
             body["lora_path"] = adapter
         reply: dict[str, Any] = (await self._call("POST", "/generate", body)).json()
         pairs = reply["meta_info"]["input_token_logprobs"][1:]
-        last = None if self.vocabulary_size is None else self.vocabulary_size - 1
-        if [pair[1] for pair in pairs] != [0 if token == last else token for token in token_ids[first:]]:  # SGLang calls it so
+        last = max(token_ids) if self.vocabulary_size is None else self.vocabulary_size - 1  # SGLang may call it 0
+        asked, scored = list(token_ids[first:]), [pair[1] for pair in pairs]
+        if scored not in (asked, [0 if token == last else token for token in asked]):
             raise EngineError(f"the engine at {self.url} scored other tokens than it was given")
         return [float(pair[0]) for pair in pairs]
 

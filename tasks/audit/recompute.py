@@ -126,7 +126,7 @@ class Recompute:
                 yield from (where + words for words in sessions_twice(prompts, passed))
                 cursor += len(prompts)
             else:
-                expected = sampled(self._config, questions, self._run.seed, cursor, before)
+                expected = sampled(self._config, questions, self._run.seed, cursor, before, record.iteration)
                 if not same(prompts, expected.prompts):
                     yield f"{where}the prompts are not those from position {cursor} on of the run's order"
                 cursor += expected.positions

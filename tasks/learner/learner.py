@@ -17,7 +17,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.batch import Batch, batch_to_teach, make_batch
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.token_logprobs import table_of
+from nbrl.tasks.learner.batch.token_logprobs import check_scores, table_of
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
 from nbrl.tasks.learner.checkpoint.store import store_on
@@ -95,9 +95,11 @@ class Learner:
         """Return the teacher's log-probs of the order's tokens. Raises UpdateError if it has no teacher."""
         tables = self._ranks.together(lambda: read_tables(order, self._storage))
         batch = self._ranks.together(lambda: batch_to_teach(tables))
-        assert self._loaded is not None
+        if self._loaded is None:  # an update could not load its state
+            self._loaded = self._begin()
         logp_N = self._loaded.passes.teacher_logprobs(batch.forest)
         give_back(self._device)
+        check_scores(logp_N, "the teacher")
         return table_of(batch.trajectories, Targets.of(batch.forest), logp_N)
 
     def _begin(self) -> _Loaded:

@@ -151,7 +151,8 @@ def read_tables(order: UpdateOrder | TeachOrder, storage: Storage) -> OrderTable
     advantages = storage.read_table(order.advantages.key, order.advantages.digest)
     rounds = [storage.read_table(each.key, each.digest) for each in order.trajectories]
     selected = advantages["trajectory"].unique()
-    chosen = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
+    kept = [table.filter(pc.is_in(table["id"], selected)) for table in rounds]
+    chosen = pa.concat_tables(kept, promote_options="default")  # one of an earlier version may lack columns
     # Through a file's bytes: the digest of an order is of a table as it is read from one, which lays out its columns otherwise.
     buffer = io.BytesIO()
     pq.write_table(chosen, buffer)

@@ -69,7 +69,7 @@ class DistillLoss(FiniteModel):
     kind: Literal["distill"] = Field(description="chooses this loss")
     teacher: str = Field(
         min_length=1,
-        description="who teaches, in the policy's tokens: a folder in Hugging Face format, RUN or RUN@N of this storage, or the "
+        description="who teaches, in the policy's tokens: a folder in Hugging Face format, RUN@N of this storage, or the "
         "address of a served model (SGLang), such as http://host:30000",
         json_schema_extra=FREE,
     )

@@ -27,6 +27,8 @@ REFUSED = {
 # Families whose projections have a row for each number of each head, and nothing else.
 PLAIN_HEADS = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 
+CHOSEN, EXPERTS = "num_experts_per_tok", ("num_experts", "num_local_experts", "n_routed_experts")
+
 Size = Annotated[int, Field(gt=0)]
 
 
@@ -114,10 +116,15 @@ def _foreign(config: Origin) -> Iterator[str]:
         yield f"is no causal language model: config.json names the architectures {config.architectures}"
 
 
+def experts_of(config: object) -> int:
+    """Return the number of experts of a layer, of which some are chosen for a token; 0 if a configuration names none."""
+    return next((number for name in EXPERTS if isinstance(number := getattr(config, name, None), int)), 0)
+
+
 def check_experts(path: str) -> None:
     """Raises UpdateError if the model of a folder has no experts whose choice could be replayed."""
     config = read_json(Path(path) / "config.json", Origin)
-    if not (config.model_extra or {}).get("num_experts_per_tok"):
+    if not (config.model_extra or {}).get(CHOSEN):
         raise UpdateError(
             f"a {config.model_type} model has no experts whose choice could be replayed: set update.router_replay to false"
         )

@@ -13,7 +13,7 @@ from nbrl.infra.parse import json_value
 from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import UpdateError
 
-RULES = 2  # raised when what is proved changes
+RULES = 3  # raised when what is proved changes
 PROOF_S = 300.0
 
 

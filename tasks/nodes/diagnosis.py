@@ -24,7 +24,7 @@ def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     """Return lines about these iterations, none of which had an update; the last line is `remedy`."""
     rounds = [round_ for record in records for round_ in record.rounds]
     rewards = pa.concat_tables([storage.read_table(each.rewards.path, each.rewards.digest) for each in rounds])
-    trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
+    trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds], promote_options="default")
     groups = dropped([record.metrics for record in records])
     scored = rewards.filter(pc.not_equal(rewards["status"], Status.FAILED))
     means = {name: sum(scored[name].to_pylist()) / max(1, len(scored)) for name in FACETS}

@@ -82,12 +82,12 @@ def rate(
     return Artifact(path=path, digest=digest, metrics=of(counts, "last"))
 
 
-def sampled(config: RunConfig, questions: pa.Table, seed: int, cursor: int, asked: pa.Table | None) -> Taken:
+def sampled(config: RunConfig, questions: pa.Table, seed: int, cursor: int, asked: pa.Table | None, iteration: int) -> Taken:
     """Return the prompts of a round that begins at `cursor`, after what was asked before it."""
     count, pools = config.rollout.prompts, config.select.pools
     if pools is not None:
         rates = PASS_RATES_SCHEMA.empty_table() if asked is None else asked
-        return drawn_from(questions, config.weights, seed, cursor, count, rates, pools)
+        return drawn_from(questions, config.weights, seed, cursor, count, rates, pools, iteration)
     passed = [] if asked is None else asked["id"].to_pylist()
     return prompts_from(questions, config.weights, seed, cursor, count, passed)
 
@@ -108,7 +108,7 @@ def sample(services: Services, scope: Scope, cursor: int, round_: int, asked: Ar
         node = "retire" if config.select.pools is None else "rate"
         redo = f"nbrl resume {scope.run} --redo {made_in}:{node}{services.storage.settings.option}"
         raise DamagedError(f"{error}; `{redo}` makes the table again") from error
-    prompts, positions = sampled(config, questions, scope.seed, cursor, before)
+    prompts, positions = sampled(config, questions, scope.seed, cursor, before, scope.iteration)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)
     count = len(prompts)

@@ -22,7 +22,7 @@ async def teach(services: Services, scope: Scope, advantages: Artifact, trajecto
         advantages=StoredTable(key=advantages.path, digest=advantages.digest),
     )
     if loss.served:
-        table = await served_logprobs(loss, config.policy, order, services.storage)
+        table = await served_logprobs(loss, order, services.storage)
     else:
         if not config.pipeline.lag:  # else rollouts go on
             await services.engines.lend_memory()

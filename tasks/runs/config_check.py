@@ -258,6 +258,11 @@ def _check_training(config: RunConfig) -> None:
             "select.drop_rate leaves out groups that are all right or all wrong, and a teacher alone (update.loss.reward 0) "
             "teaches from them as well; set select.drop_rate to 0"
         )
+    if teacher is not None and not teacher.reward and config.learner_estimates:
+        raise ConfigError(
+            "a teacher alone (update.loss.reward 0) takes no advantages: leave out update.critic, update.kl_in reward and "
+            "advantage.per_ability, or raise update.loss.reward"
+        )
     if config.select.pools is not None and config.select.retire_at is not None:
         raise ConfigError("select.retire_at and select.pools both say what is asked again; set one of them to null")
     horizon = config.rollout.horizon

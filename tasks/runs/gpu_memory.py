@@ -35,7 +35,7 @@ USUAL_FRACTION = 0.85  # about what SGLang takes without it
 LOGITS = 64e6  # numbers of a slice of logits
 NORMED = ("qwen3", "gemma3", "olmo2")  # families that normalise queries and keys
 # Names: what a learner has between updates, an engine's room for keys and values, and a card while the engine has lent it.
-KEPT, CACHE, UPDATING = ("state", "reference"), "KV cache", ", updating"
+KEPT, CACHE, UPDATING = ("state", "reference", "teacher"), "KV cache", ", updating"
 STATE, GRADIENT, MASTER = 12, 4, 4  # bytes of a trained number: with both moments, its gradient, alone
 
 
@@ -119,6 +119,9 @@ def learner_parts(config: RunConfig, shape: Shape) -> dict[str, float]:
     else:
         state = 0.0 if "optimizer" in update.offload else models * (STATE + GRADIENT) * parameters / ranks
     reference = bool(update.kl_coefficient) and not update.lora and "reference" not in update.offload
+    taught = 0.0
+    if update.teacher is not None and not update.teacher.served:  # one of another run is like the policy
+        taught = (shape_of(update.teacher.teacher) or shape).parameters
     layer = kept_bytes(shape) * number / 2
     layers = layer * tokens * shape.num_hidden_layers
     if update.activation_checkpointing:
@@ -130,6 +133,7 @@ def learner_parts(config: RunConfig, shape: Shape) -> dict[str, float]:
     return {
         KEPT[0]: state,
         **({KEPT[1]: number * parameters / ranks} if reference else {}),
+        **({KEPT[2]: number * taught / ranks} if taught else {}),
         "activations": layers,
         "buffers": gathered + CONTEXT,
     }

@@ -124,6 +124,8 @@ def rehearse(config: RunConfig, purpose: Purpose = "train") -> list[str]:
             raise ConfigError(str(error)) from error
     if config.tracking.uri is not None and not config.tracking.uri.startswith(tracking_address.SERVERS):
         unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
+    if config.update.teacher is not None and config.update.teacher.served:
+        unchecked.append(f"update.loss.teacher {config.update.teacher.teacher}: it is asked when the run starts")
     if config.reward.judge is not None:
         unchecked.append(f"reward.judge: {config.reward.judge.base_url} is first asked when there are answers to grade")
     if config.ray.address is not None:

@@ -10,8 +10,10 @@ from nbrl.infra.paths import content
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import PolicySettings, content_digest, fetch, lacks, local_config
-from nbrl.tasks.runs.checkpoints import folder_of
+from nbrl.tasks.runs.checkpoints import folder_of, run_of
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import newest_record
+from nbrl.tasks.runs.run import known_run
 
 
 @contextmanager
@@ -25,10 +27,19 @@ def teacher_folder(config: RunConfig, storage: Storage) -> Iterator[Path | None]
         yield None
         return
     try:
+        _check_named(storage, loss.teacher)
         with folder_of(storage, Path(config.home), loss.teacher) as folder:
             yield folder
     except (ConfigError, InfraError) as error:
         raise ConfigError(f"update.loss.teacher: {error}") from error
+
+
+def _check_named(storage: Storage, teacher: str) -> None:
+    """Raises ConfigError for a run without a checkpoint's number: it goes on, and would be another teacher then."""
+    named = run_of(storage, teacher)
+    if named is not None and named[1] is None:
+        newest = newest_record(storage, known_run(storage, named[0]))
+        raise ConfigError(f"{teacher} is a run; name one of its checkpoints, such as {teacher}@{newest.updates if newest else 0}")
 
 
 def teacher_digest(config: RunConfig, storage: Storage) -> str:
@@ -61,6 +72,9 @@ def check_teacher(config: RunConfig, storage: Storage) -> None:
 
 def _tokens(folder: Path) -> object:
     """Return what gives texts their token ids."""
-    tokenizer = json_value(content(folder / "tokenizer.json").decode())
-    added = sorted((each["id"], each["content"]) for each in tokenizer.get("added_tokens") or [])
-    return tokenizer.get("model"), tokenizer.get("pre_tokenizer"), tokenizer.get("normalizer"), added
+    try:
+        tokenizer = json_value(content(folder / "tokenizer.json").decode())
+        added = sorted((each["id"], each["content"]) for each in tokenizer.get("added_tokens") or [])
+        return tokenizer.get("model"), tokenizer.get("pre_tokenizer"), tokenizer.get("normalizer"), added
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise ConfigError(f"{folder / 'tokenizer.json'} is no tokenizer: {type(error).__name__}: {error}") from error

@@ -39,6 +39,8 @@ REACHING = (
     "rollout.tools.model.key",
     "reward.judge.base_url",
     "reward.judge.key",
+    "update.loss.teacher",
+    "update.loss.key",
     "engine.environment",
     "engine.extra_args",
     "sandbox.environment",

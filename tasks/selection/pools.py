@@ -53,18 +53,25 @@ def drawn_from(
     count: int,
     rates: pa.Table,
     settings: PoolSettings,
+    iteration: int,
 ) -> Taken:
     """Return the prompts at `cursor`: environments take turns by `weights`, and in each of them its pools by theirs.
 
     Of a pool the question comes that was asked longest ago, the unseen ones in the run's order. The turn of a pool that is empty
-    goes to the next of POOLS that is not, those of weight 0 last. No question comes twice in a batch that all are not in.
+    goes to the next of POOLS that is not, those of weight 0 last. No question comes twice in an `iteration`, whose earlier rounds
+    the rates know, unless all are in it.
     """
     names: list[str] = pc.unique(questions["environment"]).to_pylist()
     order = turns([weights[name] for name in names] if len(names) > 1 else [1.0], cursor, count)
     known = {row["id"]: row for row in rates.to_pylist()}
     waiting = {number: _queues(questions, name, len(names) > 1, seed, known, settings) for number, name in enumerate(names)}
+    ids = questions["id"].to_pylist()
+    now = {row for row, id_ in enumerate(ids) if id_ in known and known[id_]["iteration"] == iteration}
     of_pools = {pool: weight for pool, weight in settings.weights.items() if weight}
-    again: dict[int, list[tuple[Pool, int]]] = {number: [] for number in waiting}
+    again: dict[int, list[tuple[Pool, int]]] = {}
+    for number, queues in waiting.items():
+        again[number] = [(pool, row) for pool, queue in queues.items() for row in queue if row in now]
+        waiting[number] = {pool: [row for row in queue if row not in now] for pool, queue in queues.items()}
     rows, taken = list[int](), Counter[Pool]()
     for number, turn in order:
         queues = waiting[number]

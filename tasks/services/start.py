@@ -52,6 +52,7 @@ from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
+from nbrl.tasks.services.served_teacher import check_served
 from nbrl.tasks.services.services import Services, Training, place, runner_plan
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.weight_broadcast import WeightBroadcast
@@ -157,6 +158,8 @@ async def training_services(
         delivery = _delivery(stack, config, run, home, progress)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
         model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
+        if config.update.teacher is not None and config.update.teacher.served:
+            await _shown(progress, "teacher", check_served(config.update.teacher, config.policy))
         taught_by = stack.enter_context(teacher_folder(config, storage))
         teacher = None
         if taught_by is not None:

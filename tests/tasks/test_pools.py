@@ -31,7 +31,7 @@ def rates_of(*rows: tuple[str, float | None, int, int]) -> pa.Table:
 
 def drawn(questions: pa.Table, rates: pa.Table, count: int, cursor: int = 0, **weights: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = drawn_from(
-        questions, weights or {"q": 1.0}, 7, cursor, count, rates, SETTINGS
+        questions, weights or {"q": 1.0}, 7, cursor, count, rates, SETTINGS, 100
     ).prompts.to_pylist()
     return rows
 
@@ -58,8 +58,23 @@ def test_nothing_was_asked_so_the_order_is_that_of_the_run() -> None:
 
 def test_the_turn_of_an_empty_pool_goes_to_another_and_weight_0_comes_last() -> None:
     only = PoolSettings(learnable=1, unseen=0, hard=0, easy=0)
-    prompts = drawn_from(questions_of(q=3), {"q": 1.0}, 0, 0, 3, rates_of(("q:1", 0.5, 0, 1), ("q:2", 1.0, 0, 1)), only).prompts
+    prompts = drawn_from(
+        questions_of(q=3), {"q": 1.0}, 0, 0, 3, rates_of(("q:1", 0.5, 0, 1), ("q:2", 1.0, 0, 1)), only, 1
+    ).prompts
     assert prompts["id"].to_pylist() == ["q:1", "q:0", "q:2"]
+
+
+def test_a_later_round_of_an_iteration_asks_what_the_earlier_ones_did_not() -> None:
+    questions, rates = questions_of(q=20), NOTHING
+    seen = set[str]()
+    for _ in range(3):
+        prompts = drawn_from(questions, {"q": 1.0}, 7, 0, 6, rates, SETTINGS, 4).prompts
+        ids = set(prompts["id"].to_pylist())
+        assert not ids & seen
+        seen |= ids
+        groups = {group: [1.0, 0.0] for group in prompts["group"].to_pylist()}
+        rates = rated(rates, prompts, rewards_of(groups), 4)
+    assert len(drawn_from(questions, {"q": 1.0}, 7, 0, 6, rates, SETTINGS, 4).prompts) == 6
 
 
 @given(

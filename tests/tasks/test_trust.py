@@ -57,6 +57,8 @@ SETTINGS = {
     "rollout.tools.model.key": "rollout.tools.model={base_url: 'https://example.org/v1', name: m, key: SECRET}",
     "reward.judge.base_url": "reward.judge={base_url: 'https://example.org/v1', name: m}",
     "reward.judge.key": "reward.judge={base_url: 'https://example.org/v1', name: m, key: SECRET}",
+    "update.loss.teacher": ["update.loss={kind: distill, teacher: 'http://example.org'}", "select.drop_rate=0"],
+    "update.loss.key": ["update.loss={kind: distill, teacher: 'http://example.org', key: SECRET}", "select.drop_rate=0"],
     "engine.environment": "engine.environment=elsewhere",
     "engine.extra_args": "engine.extra_args={trust-remote-code: ''}",
     "sandbox.environment": "sandbox.environment=elsewhere",

@@ -17,6 +17,7 @@ from nbrl.tasks.learner.batch.token_logprobs import logprobs_in
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.orders import OrderTables, UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.model_folder.config_json import CHOSEN, experts_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -59,7 +60,8 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
     if len(known) != len(ids):
         raise UpdateError("the order's tables hold a trajectory twice")
     needed = trajectories.select([*COLUMNS, *(name for name in ("routes",) if name in trajectories.column_names)])
-    trained = needed.filter(pc.is_in(ids, pa.array(by_trajectory, pa.string()))).sort_by("group")
+    chosen = needed.filter(pc.is_in(ids, pa.array(by_trajectory, pa.string())))
+    trained = chosen.take(pc.sort_indices(chosen["group"]))
     examples = examples_of(trained, by_trajectory)
     forest = Forest(examples)
     if not forest.targets:
@@ -97,6 +99,8 @@ def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
     batch = batch_of(tables.trajectories, tables.advantages, schema, order.staleness)
     check_fits(batch.forest, model, order.proof_token_ids or ())
+    if settings.router_replay:
+        _check_routes(batch.forest, model)
     if settings.teacher is None:
         return batch
     if tables.teacher is None:
@@ -119,6 +123,19 @@ def check_fits(forest: Forest, model: "PretrainedConfig", also: Sequence[int] = 
     for token in (min(least, *(also or [0])), max(most, *(also or [0]))):
         if not 0 <= token < model.vocab_size:
             raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
+
+
+def _check_routes(forest: Forest, model: "PretrainedConfig") -> None:
+    """Raises UpdateError if the engine names experts that the model does not have, or for other layers."""
+    config, route_TX = model.get_text_config(), forest.pack().route_TX
+    if route_TX is None:
+        return
+    layers, chosen, experts = config.num_hidden_layers, getattr(config, CHOSEN, 0), experts_of(config)
+    if route_TX.shape[1] != layers * chosen or route_TX.max() >= experts:
+        raise UpdateError(
+            f"the engine named {route_TX.shape[1]} experts of a token, up to number {route_TX.max()}, and the model has {layers} "
+            f"layers that choose {chosen} of {experts}"
+        )
 
 
 def minibatches(groups: Sequence[str], targets: Targets, epochs: int, count: int, seed: int) -> list[list[int]]:

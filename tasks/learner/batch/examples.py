@@ -54,21 +54,27 @@ def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, fl
     sampled = pc.equal(kind, "sampled").to_pylist()
     ids, logprobs_of = _slices(token_ids, np.int64), _slices(logprobs, np.float64)
     bounds = nodes.offsets.to_pylist()
-    routes = _routes(trajectories, bounds)
+    routes = _routes(trajectories, bounds, list(map(len, ids)))
     each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), ids, logprobs_of, routes, strict=True)]
     own = [each[start:end] for start, end in pairwise(bounds)]
     names = trajectories["id"].to_pylist()
     return [Example(name, its, advantages[name]) for name, its in zip(names, own, strict=True)]
 
 
-def _routes(trajectories: pa.Table, bounds: Sequence[int]) -> list[bytes]:
-    """Return the routes of all nodes, whose trajectories begin and end at `bounds`."""
+def _routes(trajectories: pa.Table, bounds: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+    """Return the routes of all nodes, which have so many tokens, and whose trajectories begin and end at `bounds`.
+
+    Raises UpdateError unless all tokens with a route have equally many experts.
+    """
     known = trajectories["routes"].to_pylist() if "routes" in trajectories.column_names else [None] * len(trajectories)
     routes: list[bytes] = []
     for (start, end), each in zip(pairwise(bounds), known, strict=True):
         if each and len(each) != end - start:
             raise UpdateError(f"the order's tables hold {len(each)} routes for {end - start} nodes")
         routes += each or [b""] * (end - start)
+    widths = {len(of_node) / (2 * tokens) if tokens else 0.0 for of_node, tokens in zip(routes, lengths, strict=True) if of_node}
+    if len(widths) > 1 or not all(width >= 1 and width.is_integer() for width in widths):
+        raise UpdateError("the order's tables hold routes that are not those of their nodes' tokens")
     return routes
 
 

@@ -9,7 +9,15 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.targets import Targets
 
+ROUNDING = 1e-2  # nats above 0 that a log-prob may be
 TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))])
+
+
+def check_scores(logp_N: Floats, whose: str) -> None:
+    """Raises UpdateError unless all are log-probs, so that nothing else is kept as a result."""
+    if not (np.isfinite(logp_N) & (logp_N <= ROUNDING)).all():
+        wrong = logp_N[~(np.isfinite(logp_N) & (logp_N <= ROUNDING))]
+        raise UpdateError(f"{whose} gives {len(wrong)} of {len(logp_N)} tokens no log-prob, such as {wrong[0]:g}")
 
 
 def table_of(trajectories: Sequence[str], targets: Targets, logp_N: Floats) -> pa.Table:

@@ -69,7 +69,7 @@ class Forest:
         self.depth: list[int] = []  # tokens on the root path, including the node's own
         self.actions: list[SampledAction] = []  # in the order that numbers the targets
         self.targets = 0
-        merged: dict[tuple[int, bytes], int] = {}  # by parent, ids and routes
+        merged: dict[tuple[int, bytes, bytes], int] = {}  # by parent, ids and routes
         for number, example in enumerate(examples):
             try:
                 self._add(number, example, merged)
@@ -170,7 +170,7 @@ class Forest:
         route_TX = np.frombuffer(known, dtype=np.uint16).reshape(-1, width // 2).astype(np.int64)
         return np.where(route_TX == 0xFFFF, UNROUTED, route_TX)
 
-    def _add(self, number: int, example: Example, merged: dict[tuple[int, bytes], int]) -> None:
+    def _add(self, number: int, example: Example, merged: dict[tuple[int, bytes, bytes], int]) -> None:
         nodes = example.nodes
         _check(example)
         kept = [node.sampled and len(node.ids_T) > 0 for node in nodes]
@@ -189,8 +189,8 @@ class Forest:
                 self.actions.append(SampledAction(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
                 self.targets += len(node.logprobs_T)
 
-    def _merge(self, parent: int, ids: Ints, routes: bytes, merged: dict[tuple[int, bytes], int]) -> int:
-        node = merged.setdefault((parent, ids.tobytes() + routes), len(self.ids))
+    def _merge(self, parent: int, ids: Ints, routes: bytes, merged: dict[tuple[int, bytes, bytes], int]) -> int:
+        node = merged.setdefault((parent, ids.tobytes(), routes), len(self.ids))
         if node == len(self.ids):
             self.ids.append(ids)
             self.routes.append(routes)

@@ -97,6 +97,7 @@ def load_sharded(
     policy_model = PolicyModel(lm, how.forward)
     if replays:  # before the layers get hooks
         policy_model.replay = RouterReplay(lm)
+        policy_model.replay.check(policy_model.forward_two)
     shard(policy_model, lm, dtype, mesh, how)
     return policy_model
 

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.paths import PathRows
-from nbrl.tasks.learner.attention.tree_attention import TreeMask
+from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.model.forward import Forward
 from nbrl.tasks.learner.model.logprob import target_logprobs
 from nbrl.tasks.learner.model.router_replay import RouterReplay
@@ -68,6 +69,16 @@ class PolicyModel(nn.Module):
             return torch.log_softmax(exact_NV, dim=-1).gather(1, target_N[:, None])[:, 0]
         hidden_ND = hidden_states(self.lm.base_model, input_ids_T, positions_T, tree, predictor_N)
         return target_logprobs(hidden_ND, self.lm.get_output_embeddings().weight, target_N)
+
+    def forward_two(self, route_TX: Tensor) -> Tensor:
+        """Forward two tokens with these routes, before the model is sharded; for a check of whether it takes them."""
+        device = next(self.lm.parameters()).device
+        ends, positions, place = np.array([2, 2]), np.arange(2), torch.zeros(1, dtype=torch.int64, device=device)
+        paths = self.how.paths
+        tree = PathRows(ends, positions, device, self.how.packed) if paths else tree_mask(ends, device)
+        ids_T = torch.zeros(2, dtype=torch.int64, device=device)
+        found_N: Tensor = self(ids_T, torch.from_numpy(positions).to(device), tree, place, place, route_TX.to(device))
+        return found_N
 
     def _own_logits(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask | PathRows, predictor_N: Tensor) -> Tensor:
         """Return the model's own logits [N, V], which may be capped, scaled or shifted."""

@@ -29,11 +29,14 @@ from nbrl.tasks.model_folder.forwards import kept_at
 Wanted = Literal["auto", "tree", "paths"]
 SEED = 0
 STEPS, LONGEST = 6, 12  # of the tree: actions, and tokens of a message
+SHORT = 8  # at most, of blocks and the like
 FAR = 40  # from so many tokens on, what acts on long sequences acts; some paths of the tree are twice as long
 VOCABULARY, INNER, EXPERTS = 256, 512, 16  # at most, of the small model
 LOGP_ERROR, GRADIENT_ERROR = 1e-3, 1e-2  # in nats, and as a share of a gradient's norm; a wrong attention is wrong by far more
 # Fields of configurations that say from how many tokens on something acts, or how many of something there are.
 LENGTHS = ("sliding_window", "attention_chunk_size", "window_size", "local_attention", "original_max_position_embeddings")
+# Words in names of fields that say the same of what a family has of its own: blocks, chosen keys, scalings by position.
+OF_LENGTHS = ("window", "chunk", "block_size", "topk_blocks", "index_topk", "floor_scale", "local", "stride", "compress")
 SIZES = {
     **dict.fromkeys(("vocab_size",), VOCABULARY),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), INNER),
@@ -129,6 +132,9 @@ def _shorten(values: dict[str, Any]) -> None:
         wide = isinstance(whole, int) and isinstance(values.get(name), int) and values[name] >= whole  # and never acts
         if isinstance(values.get(name), int) and values[name] > FAR // 2 and not wide:
             values[name] = FAR // 2
+    for name, value in values.items():
+        if type(value) is int and value > 1 and name not in LENGTHS and any(word in name for word in OF_LENGTHS):
+            values[name] = min(value, SHORT)
     for name in CAPS:
         if isinstance(values.get(name), float):
             values[name] = min(values[name], CAP)

@@ -120,7 +120,9 @@ def test_routes_of_another_model_and_a_model_without_experts_are_refused(moe: Pa
     trajectories = update_lab.make_trajectories(3, 2)
     for each in trajectories:
         each.routes = [np.zeros((len(node.token_ids), 5), np.uint16).tobytes() for node in each.nodes]
-    with pytest.raises(UpdateError, match="named 5 experts of a token, and the model has 3 layers of 2"):
+    with pytest.raises(
+        UpdateError, match=r"named 5 experts of a token, up to number 0, and the model has 3 layers that choose 2 of 8"
+    ):
         update_lab.make_learner(moe, router_replay=True).execute(
             update_lab.write_order(tmp_path, trajectories, str(tmp_path / "o"))
         )
@@ -128,23 +130,51 @@ def test_routes_of_another_model_and_a_model_without_experts_are_refused(moe: Pa
         update_lab.make_learner(policy64, router_replay=True)
 
 
-def test_a_log_of_routes_finds_those_of_each_node() -> None:
+def test_a_log_of_routes_finds_those_of_each_node_and_asks_for_none_twice() -> None:
     (trajectory,) = update_lab.make_trajectories(5, 1)
     log, sampled = RouteLog(), [n for n, node in enumerate(trajectory.nodes) if node.kind in SAMPLED]
+    starts = []
     for index in sampled:
-        path = trajectory.path(index)
-        log.keep(path, encoded([[position, index] for position in range(len(path) - 1)]))
+        path, prompt = trajectory.path(index), trajectory.path(trajectory.nodes[index].parent)
+        starts.append(log.start(prompt))
+        log.keep(path, starts[-1], encoded([[position, path[position]] for position in range(starts[-1], len(path) - 1)]))
+    shared = [len(trajectory.path(trajectory.nodes[trajectory.nodes[index].parent].parent)) for index in sampled]
+    assert starts[0] == 0
+    assert all(start >= 0.5 * length for start, length in zip(starts[1:], shared[:-1], strict=True))
     routes = log.of(trajectory)
-    for index in sampled:
-        tail = trajectory.nodes[index].parent
-        found = [array("H", routes[place]) for place in (tail, index)]
-        depth = len(trajectory.path(tail))
-        assert found[0].tolist() == [n for at in range(depth - len(trajectory.nodes[tail].token_ids), depth) for n in (at, index)]
-        assert found[1].tolist()[-2:] == [UNKNOWN, UNKNOWN]
-    assert [bool(each) for each in routes] == [bool(node.token_ids) for node in trajectory.nodes[:-2]] + [False, False]
-    for wrong in (encoded([[1, 2]]), encoded([[-1]] * 30), "no base64"):
+    on_paths = {place for index in sampled for place in places_above(trajectory, index)}
+    for place, node in enumerate(trajectory.nodes):
+        if place not in on_paths:
+            assert routes[place] == b""
+            continue
+        first, path = len(trajectory.path(place)) - len(node.token_ids), trajectory.path(place)
+        expected = [number for position in range(first, len(path)) for number in (position, path[position])]
+        found = array("H", routes[place]).tolist()
+        assert found == ([*expected[:-2], UNKNOWN, UNKNOWN] if node.kind in SAMPLED else expected)
+
+
+def places_above(trajectory: Trajectory, index: int) -> list[int]:
+    places = [index]
+    while trajectory.nodes[places[-1]].parent >= 0:
+        places.append(trajectory.nodes[places[-1]].parent)
+    return places
+
+
+def test_the_last_token_of_an_action_has_the_route_that_a_longer_request_knows() -> None:
+    nodes = [update_lab.node(-1, [1, 2]), update_lab.node(0, [3, 4], 0), update_lab.node(1, [5]), update_lab.node(2, [6, 7], 1)]
+    trajectory = update_lab.make_trajectories(1, 1)[0].model_copy(update={"nodes": nodes})
+    log = RouteLog()
+    log.keep([1, 2, 3, 4], 0, encoded([[10], [11], [12]]))
+    assert log.start([1, 2, 3, 4, 5]) == 3
+    log.keep([1, 2, 3, 4, 5, 6, 7], 3, encoded([[13], [14], [15]]))
+    assert [array("H", each).tolist() for each in log.of(trajectory)] == [[10, 11], [12, 13], [14], [15, UNKNOWN]]
+
+
+def test_what_an_engine_says_that_is_no_routes_is_refused() -> None:
+    log = RouteLog()
+    for wrong in (encoded([[1, 2]]), encoded([[-1]] * 30), encoded([[UNKNOWN]] * 30), encoded([[1]] * 30)[:-3], "", "no base64"):
         with pytest.raises(ValueError, match=r"experts|base64|padding"):
-            log.keep(list(range(31)), wrong)
+            log.keep(list(range(31)), 0, wrong)
 
 
 def encoded(rows: list[list[int]]) -> str:
