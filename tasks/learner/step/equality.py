@@ -29,7 +29,7 @@ from nbrl.tasks.model_folder.forwards import kept_at
 Wanted = Literal["auto", "tree", "paths"]
 SEED = 0
 STEPS, LONGEST = 6, 12  # of the tree: actions, and tokens of a message
-SHORT = 8  # at most, of blocks and the like
+SHORT, FEW = 8, 2  # at most, of blocks and the like, and how many of them are chosen
 FAR = 40  # from so many tokens on, what acts on long sequences acts; some paths of the tree are twice as long
 VOCABULARY, INNER, EXPERTS = 256, 512, 16  # at most, of the small model
 LOGP_ERROR, GRADIENT_ERROR = 1e-3, 1e-2  # in nats, and as a share of a gradient's norm; a wrong attention is wrong by far more
@@ -134,7 +134,7 @@ def _shorten(values: dict[str, Any]) -> None:
             values[name] = FAR // 2
     for name, value in values.items():
         if type(value) is int and value > 1 and name not in LENGTHS and any(word in name for word in OF_LENGTHS):
-            values[name] = min(value, SHORT)
+            values[name] = min(value, FEW if "topk" in name else SHORT)
     for name in CAPS:
         if isinstance(values.get(name), float):
             values[name] = min(values[name], CAP)

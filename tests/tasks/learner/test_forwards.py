@@ -43,6 +43,8 @@ def config(family: str, **fields: Any) -> PretrainedConfig:
         ("Gemma2", {"head_dim": 16, "sliding_window": 4096}, Forward("paths", "eager", own_head=True, packed=True)),
         ("GptOss", {"num_local_experts": 4, "head_dim": 16}, Forward("paths", "eager")),
         ("Mamba", {"state_size": 8}, Forward("paths", "eager")),
+        # Scales queries by their place in what is forwarded, in every fourth layer, from 8 192 tokens on.
+        ("Llama4Text", {"num_hidden_layers": 8, "num_local_experts": 4, "head_dim": 16}, Forward("paths", "sdpa", own_head=True)),
     ],
 )
 def test_what_is_proved_decides(family: str, fields: dict[str, Any], expected: Forward) -> None:
