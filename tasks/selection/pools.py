@@ -6,6 +6,7 @@ A curriculum of live difficulty: success rates decide how often a question is as
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from nbrl.tasks.selection.judge import UNSCORED, by_group
 from nbrl.tasks.selection.settings import POOLS, Pool, PoolSettings
 
 PASS_RATES_SCHEMA = pa.schema([("id", pa.string()), ("success", pa.float64()), ("iteration", pa.int32()), ("asked", pa.int32())])
+UNSEEN: Mapping[str, Any] = {"success": None, "iteration": -1}
 
 
 def pool_of(success: float | None, settings: PoolSettings) -> Pool:
@@ -64,52 +66,56 @@ def drawn_from(
     names: list[str] = pc.unique(questions["environment"]).to_pylist()
     order = turns([weights[name] for name in names] if len(names) > 1 else [1.0], cursor, count)
     known = {row["id"]: row for row in rates.to_pylist()}
-    waiting = {number: _queues(questions, name, len(names) > 1, seed, known, settings) for number, name in enumerate(names)}
-    ids = questions["id"].to_pylist()
-    now = {row for row, id_ in enumerate(ids) if id_ in known and known[id_]["iteration"] == iteration}
-    of_pools = {pool: weight for pool, weight in settings.weights.items() if weight}
-    again: dict[int, list[tuple[Pool, int]]] = {}
-    for number, queues in waiting.items():
-        again[number] = [(pool, row) for pool, queue in queues.items() for row in queue if row in now]
-        waiting[number] = {pool: [row for row in queue if row not in now] for pool, queue in queues.items()}
-    rows, taken = list[int](), Counter[Pool]()
-    for number, turn in order:
-        queues = waiting[number]
-        if not any(queues.values()):  # the whole environment is in this batch
-            for pool, row in again[number]:
-                queues[pool].append(row)
-            again[number] = []
-        whose, _ = turns(list(of_pools.values()), turn, 1)[0]
-        first = list(of_pools)[whose]
-        pool = next(each for each in (first, *of_pools, *POOLS) if queues[each])
-        rows.append(queues[pool].pop(0))
-        again[number].append((pool, rows[-1]))
-        taken[pool] += 1
-    prompts = questions.take(pa.array(rows, pa.int64()))
-    asked = Counter({id_: row["asked"] for id_, row in known.items()})
-    times = list[int]()
+    seeds = [derive_seed(seed, "environment", name) for name in names] if len(names) > 1 else [seed]
+    drawing = [_Drawing(questions, name, own, known, settings, iteration) for name, own in zip(names, seeds, strict=True)]
+    prompts = questions.take(pa.array([drawing[number].next(turn) for number, turn in order], pa.int64()))
+    asked, times = Counter({id_: row["asked"] for id_, row in known.items()}), list[int]()
     for id_ in prompts["id"].to_pylist():
         times.append(asked[id_])
         asked[id_] += 1
     return Taken(with_groups(prompts, times), count)
 
 
+class _Drawing:
+    """Draws the questions of an environment, by pool, in the order in which they come; those that the iteration asked come last."""
+
+    def __init__(
+        self,
+        questions: pa.Table,
+        name: str,
+        seed: int,
+        known: Mapping[str, Mapping[str, Any]],
+        settings: PoolSettings,
+        iteration: int,
+    ) -> None:
+        self._weights = {pool: weight for pool, weight in settings.weights.items() if weight}
+        self._queues: dict[Pool, list[int]] = {pool: [] for pool in POOLS}
+        self._asked: list[tuple[Pool, int]] = []
+        mine = np.flatnonzero(pc.equal(questions["environment"], name).to_numpy(zero_copy_only=False))
+        ordered = mine[visit_order(seed, len(mine), 0, len(mine))].tolist()
+        seen = [known.get(id_, UNSEEN) for id_ in questions["id"].take(pa.array(ordered)).to_pylist()]
+        for rank in sorted(range(len(ordered)), key=lambda rank: (seen[rank]["iteration"], rank)):
+            pool = pool_of(seen[rank]["success"], settings)
+            if seen[rank]["iteration"] == iteration:
+                self._asked.append((pool, ordered[rank]))
+            else:
+                self._queues[pool].append(ordered[rank])
+
+    def next(self, turn: int) -> int:
+        """Return the row that comes at a turn of the environment."""
+        if not any(self._queues.values()):  # all of it is in this iteration
+            for pool, row in self._asked:
+                self._queues[pool].append(row)
+            self._asked = []
+        whose, _ = turns(list(self._weights.values()), turn, 1)[0]
+        first = list(self._weights)[whose]
+        pool = next(each for each in (first, *self._weights, *POOLS) if self._queues[each])
+        row = self._queues[pool].pop(0)
+        self._asked.append((pool, row))
+        return row
+
+
 def sizes(rates: pa.Table, settings: PoolSettings) -> dict[Pool, int]:
     """Return how many of the questions that were asked are in each pool."""
     found = Counter(pool_of(success, settings) for success in rates["success"].to_pylist())
     return {pool: found[pool] for pool in POOLS if pool != "unseen"}
-
-
-def _queues(
-    questions: pa.Table, name: str, several: bool, seed: int, known: Mapping[str, Mapping[str, int]], settings: PoolSettings
-) -> dict[Pool, list[int]]:
-    """Return the rows of an environment's questions by pool, in the order in which they come."""
-    mine = np.flatnonzero(pc.equal(questions["environment"], name).to_numpy(zero_copy_only=False))
-    own_seed = derive_seed(seed, "environment", name) if several else seed
-    ids, queues = questions["id"].to_pylist(), dict[Pool, list[tuple[int, int, int]]]((pool, []) for pool in POOLS)
-    for rank, place in enumerate(visit_order(own_seed, len(mine), 0, len(mine))):
-        row = int(mine[place])
-        seen = known.get(ids[row])
-        last = -1 if seen is None else seen["iteration"]
-        queues[pool_of(None if seen is None else seen["success"], settings)].append((last, rank, row))
-    return {pool: [row for *_, row in sorted(queue)] for pool, queue in queues.items()}
