@@ -77,7 +77,7 @@ def drawn_from(
 
 
 class _Drawing:
-    """Draws the questions of an environment, by pool, in the order in which they come; those that the iteration asked come last."""
+    """Draws the questions of an environment by pool, in their order; those that the iteration asked come last."""
 
     def __init__(
         self,
