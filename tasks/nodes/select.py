@@ -103,12 +103,12 @@ def sample(services: Services, scope: Scope, cursor: int, round_: int, asked: Ar
     questions = services.reads.questions(scope.run_layout.data, "train")
     try:
         before = services.read(asked) if asked else None
+        prompts, positions = sampled(config, questions, scope.seed, cursor, before, scope.iteration)
     except (DamagedError, MissingError) as error:
         made_in = scope.iteration + (1 if round_ else 0)  # counted from 1
         node = "retire" if config.select.pools is None else "rate"
         redo = f"nbrl resume {scope.run} --redo {made_in}:{node}{services.storage.settings.option}"
         raise DamagedError(f"{error}; `{redo}` makes the table again") from error
-    prompts, positions = sampled(config, questions, scope.seed, cursor, before, scope.iteration)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)
     count = len(prompts)

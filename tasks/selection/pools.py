@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
+from nbrl.infra.errors import DamagedError
 from nbrl.tasks.environments.mixture import Taken, turns, visit_order, with_groups
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.selection.judge import UNSCORED, by_group
@@ -61,8 +62,10 @@ def drawn_from(
 
     Of a pool the question comes that was asked longest ago, the unseen ones in the run's order. The turn of a pool that is empty
     goes to the next of POOLS that is not, those of weight 0 last. No question comes twice in an `iteration`, whose earlier rounds
-    the rates know, unless all are in it.
+    the rates know, unless all are in it. Raises DamagedError if the rates are none.
     """
+    if not rates.schema.equals(PASS_RATES_SCHEMA) or any(rates[name].null_count for name in ("id", "iteration", "asked")):
+        raise DamagedError("the table of pass rates is not one")
     names: list[str] = pc.unique(questions["environment"]).to_pylist()
     order = turns([weights[name] for name in names] if len(names) > 1 else [1.0], cursor, count)
     known = {row["id"]: row for row in rates.to_pylist()}

@@ -103,9 +103,10 @@ class SglangFleet:
         return [EngineAddress(client.url, served.adapter, client.key, version) for client in clients]
 
     async def lend_memory(self) -> None:
+        """Let the learner have the memory of engines that share its GPUs; those that have lent it already are left alone."""
         if self._lend:
             async with self._changing:
-                for number in range(len(self._engines)):
+                for number in set(range(len(self._engines))) - self._lent:
                     await self._asked(number, lambda client: client.lend_memory())
                     self._lent.add(number)
 

@@ -43,6 +43,7 @@ class Client:
         return self.answering
 
     async def lend_memory(self) -> None:
+        assert not self.lends  # SGLang cannot give it twice
         self.lends = True
         self.done.append("lend")
 
@@ -126,7 +127,8 @@ def test_engines_that_share_a_gpu_lend_their_memory_until_weights_are_published(
     async def work() -> None:
         fleet = SglangFleet([engine], CHECKPOINT, say=said.append, lend=lend)
         watching = asyncio.create_task(fleet._watch(0))
-        await fleet.lend_memory()
+        for _ in range(2):  # for a teacher, and for the update
+            await fleet.lend_memory()
         await asyncio.sleep(0.3)  # while it lends it answers no question whether it lives
         if killed:
             engine.lives = client.lends = client.answering = False

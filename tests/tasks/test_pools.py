@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbrl.infra.errors import DamagedError
 from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.selection.pools import PASS_RATES_SCHEMA, drawn_from, pool_of, rated, sizes
@@ -75,6 +76,15 @@ def test_a_later_round_of_an_iteration_asks_what_the_earlier_ones_did_not() -> N
         groups = {group: [1.0, 0.0] for group in prompts["group"].to_pylist()}
         rates = rated(rates, prompts, rewards_of(groups), 4)
     assert len(drawn_from(questions, {"q": 1.0}, 7, 0, 6, rates, SETTINGS, 4).prompts) == 6
+
+
+@pytest.mark.parametrize("column", ["id", "iteration", "asked"])
+def test_a_table_that_is_no_pass_rates_is_damaged(column: str) -> None:
+    rates = rates_of(("q:1", 0.5, 0, 1))
+    spoilt = rates.set_column(rates.schema.get_field_index(column), rates.schema.field(column), pa.nulls(1, rates[column].type))
+    for wrong in (spoilt, rates.drop_columns([column])):
+        with pytest.raises(DamagedError, match="the table of pass rates is not one"):
+            drawn(questions_of(q=3), wrong, 2)
 
 
 @given(

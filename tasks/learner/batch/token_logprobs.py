@@ -15,8 +15,10 @@ TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int3
 
 def check_scores(logp_N: Floats, whose: str) -> None:
     """Raises UpdateError unless all are log-probs, so that nothing else is kept as a result."""
-    if not (np.isfinite(logp_N) & (logp_N <= ROUNDING)).all():
-        wrong = logp_N[~(np.isfinite(logp_N) & (logp_N <= ROUNDING))]
+    with np.errstate(over="ignore"):
+        stored_N = logp_N.astype(np.float32)  # as the table keeps them
+    wrong = logp_N[~(np.isfinite(stored_N) & (stored_N <= ROUNDING))]
+    if len(wrong):
         raise UpdateError(f"{whose} gives {len(wrong)} of {len(logp_N)} tokens no log-prob, such as {wrong[0]:g}")
 
 

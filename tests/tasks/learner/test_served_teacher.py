@@ -85,7 +85,7 @@ async def _say(reply: bytes, reader: asyncio.StreamReader, writer: asyncio.Strea
     writer.close()
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), 5.0])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), 5.0, 1e300, -1e300])
 def test_what_is_no_log_prob_is_no_result(wrong: float) -> None:
     with pytest.raises(UpdateError, match="the teacher gives 1 of 2 tokens no log-prob"):
         check_scores(np.array([-1.0, wrong]), "the teacher")
