@@ -8,9 +8,10 @@ benchmarks/recipes/children-smollm2-warmstart.yaml`, after `nbrl model fetch smo
 
 Ways: `own` and `parent` say what actions of children learn from; `without` has no children: the cells that call them fail.
 
-Every policy is evaluated on held-out questions every second update. One JSON line for each training, with success, sampled tokens
-and seconds of a trajectory by environment, before it and at its end; and success by the tokens that were sampled in training. The
-last line has, of each way, the mean success over the seeds at the tokens that all trainings reached, with the standard error.
+The tiny policy is evaluated on held-out questions every second update, the other one before and at the end. One JSON line for
+each training, with success, sampled tokens and seconds of a trajectory by environment, before it and at its end; and success by
+the tokens that were sampled in training. The last line has, of each way, the mean success over the seeds at the tokens that all
+trainings reached, with the standard error.
 """
 
 import argparse
@@ -28,6 +29,7 @@ POLICIES = {
     "tiny": ("children-cpu", {"letters": 64}),
     "smollm2": ("benchmarks/recipes/children-smollm2.yaml", {"letters": 24, "errands": 24}),
 }  # recipe, and held-out questions by environment
+EVERY = {"tiny": 2, "smollm2": 0}  # updates between two evaluations; 0: at the ends alone
 WAYS = {"own": "agent.children.credit=own", "parent": "agent.children.credit=parent", "without": "agent.children=null"}
 
 
@@ -36,7 +38,8 @@ def train(policy: str, way: str, seed: int, iterations: int) -> dict[str, object
     recipe, environments = POLICIES[policy]
     run = f"children-{policy}-{way}-{seed}-{int(time.time())}"
     questions = sum(environments.values())
-    settings = [WAYS[way], f"seed={seed}", f"iterations={iterations}", "evaluate.every=2", f"evaluate.questions={questions}"]
+    settings = [WAYS[way], f"seed={seed}", f"iterations={iterations}"]
+    settings += [f"evaluate.every={EVERY[policy]}", f"evaluate.questions={questions}"]
     flags = [part for setting in settings for part in ("--set", setting)]
     began = time.monotonic()
     subprocess.run([NBRL, "train", recipe, "--run", run, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

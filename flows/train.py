@@ -12,6 +12,7 @@ from nbrl.flows.display.training import line_of, show
 from nbrl.flows.held_out import HeldOut
 from nbrl.flows.logs import lines_kept
 from nbrl.flows.pipeline import Pipeline
+from nbrl.flows.stream import Stream
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.evaluate import summarise
@@ -90,7 +91,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         records = list[history.Record]()
         held_out = HeldOut(services, writer, await asyncio.to_thread(scores_of, storage, run))
         first = await held_out.evaluate(records)
-        async with Pipeline(services, writer) as pipeline:
+        async with (Stream if config.pipeline.stream else Pipeline)(services, writer) as pipeline:
             while len(records) < config.iterations and history.skipped_in_row(records) < config.select.patience:
                 records.append(await _iterate(services, writer, records, pipeline))
                 restarts.reached(len(records))
@@ -110,7 +111,9 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
     return summary
 
 
-async def _iterate(services: Services, writer: Writer, records: list[history.Record], pipeline: Pipeline) -> history.Record:
+async def _iterate(
+    services: Services, writer: Writer, records: list[history.Record], pipeline: Pipeline | Stream
+) -> history.Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
     record = await asyncio.to_thread(history.read_record, services.storage, writer.run, len(records))
     if record is None:

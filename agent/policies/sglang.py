@@ -14,6 +14,7 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.routes import RouteLog
 
+ABORTS = 16  # of one generation
 KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
 EXCERPT = 300
 AWAY_POLL_S = 0.5
@@ -75,9 +76,12 @@ class SglangPolicy:
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         start = 0 if self._routes is None else self._routes.start(prompt.token_ids)
         try:
-            reply = json.loads(await self._post(self._request(prompt, max_tokens, seed, start)))
-            meta = reply["meta_info"]
-            finish = meta["finish_reason"]["type"]
+            for _ in range(ABORTS):  # new weights abort what is being sampled: the action begins again
+                reply = json.loads(await self._post(self._request(prompt, max_tokens, seed, start)))
+                meta = reply["meta_info"]
+                finish = meta["finish_reason"]["type"]
+                if finish != "abort":
+                    break
             logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
             ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
             if not all(0 <= number < 2**31 for number in ids):

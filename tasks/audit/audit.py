@@ -126,9 +126,9 @@ class Audit:
 
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
         policy, sampler = policy_after(self._run, before), self._sampler(before)
-        start = position_after(before)
+        start, newest = position_after(before), policy if self._config.pipeline.stream else sampler
         yield from Recompute(
-            self._storage, self._config, self._run, record, start, sampler.updates, self._sessions
+            self._storage, self._config, self._run, record, start, newest.updates, self._sessions
         ).contradictions()
         staleness = policy.updates - sampler.updates
         yield from check_update(self._storage, self._config, self._run, record, policy, staleness)

@@ -14,13 +14,15 @@ from nbrl.agent.trajectory import SAMPLED, from_table
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.sessions import SessionReplay
+from nbrl.tasks.audit.stream import check_admitted, check_streamed
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
-from nbrl.tasks.nodes.select import sampled, selected
+from nbrl.tasks.nodes.select import expired_in, sampled, selected
+from nbrl.tasks.nodes.streamed import next_position, rule_of, stream_rows
 from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
 from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
@@ -28,6 +30,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.branches import branch_rows, candidates_of, chosen
 from nbrl.tasks.rollout.chunks import index_of
+from nbrl.tasks.rollout.stream import groups_in, table_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position, Record
 from nbrl.tasks.runs.run import Run
@@ -104,8 +107,8 @@ class Recompute:
         sampled_from: int,
         sessions: SessionReplay,
     ) -> None:
-        """Prepare. The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates; `sessions`
-        plays those of the trajectories again.
+        """Prepare. The prompts begin at `start`; the weights that sampled, in a stream the newest of them, are those after
+        `sampled_from` updates; `sessions` plays those of the trajectories again.
         """
         self._storage, self._config, self._run, self._record = storage, config, run, record
         self._start, self._sampled_from, self._sessions = start, sampled_from, sessions
@@ -125,6 +128,14 @@ class Recompute:
                 passed = [] if before is None else before["id"].to_pylist()
                 yield from (where + words for words in sessions_twice(prompts, passed))
                 cursor += len(prompts)
+            elif self._config.pipeline.stream:
+                groups = rule_of(self._config).first() if before is None else groups_in(before)
+                cursor = next_position(rule_of(self._config), self._start) + len(self._read(record.asked[0])) + len(prompts)
+                cursor -= len(groups)
+                seed = self._run.seed
+                yield from check_admitted(self._config, questions, seed, groups, prompts, record.iteration)
+                index = record.rounds[0].trajectories
+                yield from check_streamed(self._config, prompts, trajectories, index, self._sampled_from)
             else:
                 expected = sampled(self._config, questions, self._run.seed, cursor, before, record.iteration)
                 if not same(prompts, expected.prompts):
@@ -139,7 +150,9 @@ class Recompute:
                 yield f"{where}{again.lost}"
             elif not same(rewards, again.rewards):
                 yield f"{where}the rewards are not what the trajectories earn"
-            chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
+            old = expired_in(index_of(from_table(trajectories), "", ""), self._sampled_from, self._config.pipeline.lag)
+            expired = old if self._config.pipeline.stream else ()
+            chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number], expired)
             if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
             if (after := self._asked(before, prompts, rewards)) is not None:
@@ -161,6 +174,10 @@ class Recompute:
             return retired(known, prompts, rewards, config.select.retire_at, iteration)
         if config.select.pools is not None:
             return rated(PASS_RATES_SCHEMA.empty_table() if before is None else before, prompts, rewards, iteration)
+        if config.pipeline.stream:
+            rule, admitted = rule_of(config), prompts["position"].to_pylist()
+            groups = rule.first() if before is None else groups_in(before)
+            return table_of(rule.refilled(groups, admitted, next_position(rule, self._start), self._sampled_from))
         return None
 
     def _read_all(self, artifacts: tuple[Artifact, ...]) -> list[pa.Table]:
@@ -171,7 +188,10 @@ class Recompute:
 
     def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
         """Yield every trajectory once, from the right weights."""
-        rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
+        if self._config.pipeline.stream:
+            rows = stream_rows(self._config, self._scope, prompts)
+        else:
+            rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
         rows += self._branched(rows, trajectories)
         wanted, counts = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
         if wanted != counts:
@@ -183,7 +203,8 @@ class Recompute:
                 yield f"sessions were answered by weights {old[0]!r}, and the batch begins with {self._sampled_from}"
             return
         try:
-            check_weights(versions, str(self._sampled_from))
+            if not self._config.pipeline.stream:
+                check_weights(versions, str(self._sampled_from))
         except BrokenInvariantError as error:
             yield str(error)
         yield from self._sessions.contradictions(rows, from_table(trajectories))

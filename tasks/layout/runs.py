@@ -131,6 +131,10 @@ class RunLayout:
         """Return the evaluation of the policy that `updates` updates made."""
         return StageLayout(f"{self.evaluations}/{updates:06d}", epoch)
 
+    def stream(self, epoch: str = "") -> StageLayout:
+        """Return where the trajectories of a stream lie until a batch has them."""
+        return StageLayout(f"{self.folder}/stream", epoch)
+
     @property
     def checkpoints(self) -> str:
         return f"{self.folder}/checkpoints"

@@ -8,6 +8,7 @@ from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
 RETIRED, PASS_RATES, TEACHER = "retired.parquet", "pass_rates.parquet", "teacher.parquet"
+IN_FLIGHT = "in_flight.parquet"
 UPDATE_RESULT, MERGED = "update.json", "nodes.json"
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
@@ -65,6 +66,11 @@ class RoundLayout:
     def pass_rates(self) -> str:
         """Return the key of the last pass rates of all questions that were asked up to this round."""
         return f"{self.folder}/{PASS_RATES}"
+
+    @property
+    def in_flight(self) -> str:
+        """Return the key of the groups of a stream that were sampled when a batch had been admitted."""
+        return f"{self.folder}/{IN_FLIGHT}"
 
     @classmethod
     def holding(cls, key: str) -> "RoundLayout":

@@ -12,6 +12,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.durable import effect, slug
+from nbrl.tasks.rollout.stream import age_shares
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import merge
@@ -64,10 +65,7 @@ def ages(index: pa.Table, updates: int) -> dict[str, float]:
     for versions, count in zip(index["versions"].to_pylist(), index["sampled_tokens"].to_pylist(), strict=True):
         for version in versions:  # one: the rollout refuses others
             tokens[updates - int(version)] = tokens.get(updates - int(version), 0) + count
-    if not (of_all := sum(tokens.values())):
-        return {}
-    mean = sum(age * count for age, count in tokens.items()) / of_all
-    return {"pipeline/staleness": mean} | {f"pipeline/staleness/{age}": count / of_all for age, count in tokens.items()}
+    return age_shares(tokens)
 
 
 @effect
@@ -95,7 +93,9 @@ async def record(
     await acreate_table_artifact(
         rows, key=f"{slug('run', scope.run)}-iteration-{scope.iteration + 1}", description=f"{scope.run}, {scope.title}"
     )
-    metrics |= lengths(metrics) | await asyncio.to_thread(_ages, services.storage, trajectories, scope.updates)
+    metrics |= lengths(metrics)
+    if not services.config.pipeline.stream:  # in which a trajectory has tokens of several ages
+        metrics |= await asyncio.to_thread(_ages, services.storage, trajectories, scope.updates)
     metrics |= {"time/record": time.monotonic() - begun} | times(metrics, timing, time.monotonic() - timing.started)
     done = Record(
         iteration=scope.iteration,

@@ -1,6 +1,7 @@
 """select: keeps groups that carry signal (DAPO's dynamic sampling, arXiv 2503.14476, as softened in L0)."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -18,14 +19,17 @@ from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
 
-def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: int) -> pa.Table:
-    """Judge every group; of those with signal, the first `missing` fill the batch and the rest are surplus.
+def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: int, expired: Collection[str] = ()) -> pa.Table:
+    """Judge every group; of those with signal, the first `missing` fill the batch and the rest are surplus. Those that have
+    `expired` are not kept.
 
     With `resample_to` the column `trajectories` names those of a kept group that are learned from.
     """
     rows = judge_table(by_group(rewards), settings, seed).to_pylist()
     free = missing
     for row in rows:
+        if row["group"] in expired:
+            row.update(kept=False, reason="expired")
         if row["kept"] and free == 0:
             row.update(kept=False, reason="surplus")
         free -= row["kept"]
@@ -43,10 +47,22 @@ def _resampled(rewards: pa.Table, judged: dict[str, Any], count: int, seed: int)
     return resampled(rewards.filter(pc.equal(rewards["group"], judged["group"])).to_pylist(), count, seed)
 
 
+def expired_in(index: pa.Table, updates: int, lag: int) -> set[str]:
+    """Return the groups of which weights sampled an action that are more than `lag` older than those after `updates` updates."""
+    pairs = zip(index["id"].to_pylist(), index["versions"].to_pylist(), strict=True)
+    return {name.rpartition("-")[0] for name, versions in pairs if any(updates - int(each) > lag for each in versions)}
+
+
 @durable
-def select(services: Services, scope: Scope, rewards: Artifact, missing: int, round_: int) -> Artifact:
-    """Judge every group of a round, of which `missing` fill the batch."""
-    selection = selected(services.read(rewards), services.config.select, scope.draw("select"), missing)
+def select(
+    services: Services, scope: Scope, rewards: Artifact, missing: int, round_: int, streamed: Artifact | None = None
+) -> Artifact:
+    """Judge every group of a round, of which `missing` fill the batch; of `streamed` trajectories also by their age."""
+    config = services.config
+    old = set[str]()
+    if streamed is not None:
+        old = expired_in(services.storage.read_index(streamed.path, streamed.digest), scope.updates, config.pipeline.lag)
+    selection = selected(services.read(rewards), config.select, scope.draw("select"), missing, old)
     path = scope.layout.round(round_).selection
     digest = services.storage.write_table(path, selection)
     rows = selection.to_pylist()

@@ -4,6 +4,7 @@ The name of a chunk is the SHA-256 of its bytes, so that runners and processes c
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL
-from nbrl.infra.parts import DIGEST, PART, ROW
+from nbrl.infra.parts import DIGEST, PART, ROW, joined
 from nbrl.infra.storage import Storage, encode, sha256
 from nbrl.tasks.layout.stages import chunk
 
@@ -162,6 +163,24 @@ def write(storage: Storage, folder: str, trajectories: pa.Table) -> tuple[str, s
     data = encode(trajectories)
     key = chunk(folder, sha256(data))
     return key, storage.write_bytes(key, data)
+
+
+def copied(index: pa.Table, storage: Storage, folder: str) -> pa.Table:
+    """Copy trajectories into a chunk below `folder`. Returns the rows of its index, see `with_tokens`."""
+    table = joined(index, storage.read_table)
+    made = from_table(table)
+    return with_tokens(index_of(made, *write(storage, folder, table)), made)
+
+
+def with_tokens(index: pa.Table, made: Sequence[Trajectory]) -> pa.Table:
+    """Return the index of trajectories with the column `tokens`: how many of them each of its `versions` sampled."""
+    rows = []
+    for trajectory, versions in zip(made, index["versions"].to_pylist(), strict=True):
+        counts = Counter[str]()
+        for node in trajectory.sampled():
+            counts[node.weights_version] += len(node.token_ids)
+        rows.append([counts[version] for version in versions])
+    return index.append_column("tokens", pa.array(rows, pa.list_(pa.int64())))
 
 
 def storable(trajectory: Trajectory) -> pa.Table:

@@ -3,8 +3,9 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,26 @@ def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
     ray.get(queue.completed.remote(name))
     index: pa.Table = ray.get(queue.index.remote(name, rows["id"].to_pylist()))
     return index
+
+
+class PooledStream:
+    """The rows of a stream at the queue of a pool. Its `tasks` end only with an error."""
+
+    def __init__(self, queue: Any, name: str, tasks: Sequence[asyncio.Task[None]]) -> None:
+        self._queue, self._name, self.tasks = queue, name, tasks
+
+    async def add(self, rows: list[dict[str, Any]]) -> None:
+        """Let runners have further rows."""
+        await _taken(self._queue.add.remote(self._name, rows))
+
+    async def pause(self) -> None:
+        """Let no further trajectory begin, and return when those that have begun are finished."""
+        while not await _taken(self._queue.pause.remote(self._name)):
+            pass
+
+    async def resume(self) -> None:
+        """Let trajectories begin again."""
+        await _taken(self._queue.resume.remote(self._name))
 
 
 class RunnerPool:
@@ -130,10 +151,65 @@ class RunnerPool:
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends the work;
         `say` is called for runners that fell silent or were started again, and for damaged chunks.
         """
-        name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
+        name, where = uuid.uuid4().hex, list(engines())
         left = await self._left(plan)
         await _taken(self._queue.open.remote(name, len(rows), where, bool(left)))
         work = self._mapped([pa.Table.from_pylist(rows)], run_rows, (self._queue, name))
+        await self._tended(name, plan, work, where, engines, progress, healthy, say)
+        try:
+            index = work.result()
+        except ray.exceptions.RayError as error:
+            raise RolloutError(f"the runners failed: {_line(raised_in_task(error))}") from error
+        await self._report(say)
+        return index
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        engines: Callable[[], Sequence[EngineAddress]],
+        plan: RoundPlan,
+        found: Callable[[pa.Table], None],
+        healthy: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> AsyncIterator[PooledStream]:
+        """Run rows as they come, until the end of the body; `found` is called with the index of what has finished. What is in the
+        plan's folders is not looked for. Else it is as `run`.
+        """
+        name, where = uuid.uuid4().hex, list(engines())
+        await _taken(self._queue.open.remote(name, None, where, False))
+
+        async def notice() -> None:
+            while True:
+                news = asyncio.ensure_future(_await(self._queue.news.remote(name)))
+                try:
+                    index: pa.Table = await asyncio.wait_for(news, GONE_S)
+                except (TimeoutError, RayActorError) as error:
+                    raise RolloutError(f"the queue of rows for runners ended: {_line(error) or 'it does not answer'}") from error
+                if len(index):
+                    found(index)
+
+        forever = asyncio.get_running_loop().create_future()
+        tending = self._tended(name, plan, forever, where, engines, lambda done: None, healthy, say)
+        tasks = [asyncio.create_task(tending), asyncio.create_task(notice())]
+        try:
+            yield PooledStream(self._queue, name, tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tended(
+        self,
+        name: str,
+        plan: RoundPlan,
+        work: asyncio.Future[Any],
+        where: Sequence[EngineAddress],
+        engines: Callable[[], Sequence[EngineAddress]],
+        progress: Callable[[int], None],
+        healthy: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Keep runners at a round until the work is done: start them again, move them to engines, look for doubtful rows."""
         running = asyncio.gather(*(_keep_running(runner, name, plan) for runner in self._runners))
         settling: asyncio.Task[set[str]] | None = None
         self._lived = time.monotonic()
@@ -153,8 +229,9 @@ class RunnerPool:
                     if settling is None and seen.doubtful and seen.living:
                         settling = asyncio.create_task(self._settle(name, plan, seen))
                 if settling is not None and settling.done():
-                    found, settling = settling, None
-                    damaged |= found.result()
+                    done, settling = settling, None
+                    for chunk in sorted(done.result()):
+                        say(f"{chunk} is damaged: its trajectories are run again")
         except BaseException:
             self._queue.open.remote("", 0, [], False)  # runners go on with nothing
             raise
@@ -163,14 +240,6 @@ class RunnerPool:
             if settling is not None:
                 settling.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        try:
-            index = work.result()
-        except ray.exceptions.RayError as error:
-            raise RolloutError(f"the runners failed: {_line(raised_in_task(error))}") from error
-        for chunk in sorted(damaged):
-            say(f"{chunk} is damaged: its trajectories were run again")
-        await self._report(say)
-        return index
 
     def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
         """Return `function(table, *arguments)` of every table, in one, by Ray Data."""
@@ -235,10 +304,10 @@ async def _keep_running(runner: Any, name: str, plan: RoundPlan) -> None:
         await asyncio.sleep(AGAIN_S)
 
 
-async def _taken(reference: Any) -> None:
-    """Wait until the queue has taken a message."""
+async def _taken(reference: Any) -> Any:
+    """Return what the queue answers to a message."""
     try:
-        await asyncio.wait_for(_await(reference), GONE_S)
+        return await asyncio.wait_for(_await(reference), GONE_S)
     except (TimeoutError, RayActorError) as error:
         raise RolloutError(f"the queue of rows for runners ended: {_line(error) or 'it does not answer'}") from error
 

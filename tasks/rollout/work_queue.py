@@ -48,13 +48,15 @@ class QueueStatus(NamedTuple):
 
 @dataclass
 class QueuedRound:
-    """A round of `count` rows: those that came, by id; each is waiting, held by a runner, doubtful or finished.
+    """A round of `count` rows, or without a number one that goes on and on: those that came, by id; each is waiting, held by a
+    runner, doubtful or finished.
 
-    With `resumed`, what an earlier process left is on storage, so that rows are doubtful as they come.
+    With `resumed`, what an earlier process left is on storage, so that rows are doubtful as they come. While it is `paused`,
+    runners get no row.
     """
 
     name: str
-    count: int
+    count: int | None
     engines: Sequence[EngineAddress]
     resumed: bool
     rows: dict[str, Row] = field(default_factory=dict)
@@ -64,10 +66,16 @@ class QueuedRound:
     finished: set[str] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)  # keys of the chunks in `found`
     found: list[pa.Table] = field(default_factory=list)  # rows of the index
+    paused: bool = False
 
     @property
     def over(self) -> bool:
         return len(self.finished) == self.count
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many rows are not finished, as far as is known."""
+        return len(self.rows.keys() - self.finished) if self.count is None else self.count - len(self.finished)
 
 
 class WorkQueue:
@@ -83,7 +91,7 @@ class WorkQueue:
         self._told: set[int] = set()
         self._restarts = 0
 
-    async def open(self, name: str, count: int, engines: Sequence[EngineAddress], resumed: bool) -> None:
+    async def open(self, name: str, count: int | None, engines: Sequence[EngineAddress], resumed: bool) -> None:
         """Begin a round in place of the one before. With `resumed`, chunks are there, which are looked through first."""
         self._round = QueuedRound(name, count, engines, resumed)
         self._signs = dict.fromkeys(self._signs.keys() - self._silent, self._clock())
@@ -183,6 +191,40 @@ class WorkQueue:
         while self._round.name == name and not self._round.over:
             await self._changed.wait()
 
+    async def news(self, name: str) -> pa.Table:
+        """Return the rows of the index of what finished since the last call, and forget them; waits for some for SIGN_S."""
+        until = self._clock() + SIGN_S
+        while self._round.name == name and not self._round.found and (left := until - self._clock()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        if (current := self._round).name != name:
+            return SCHEMA.empty_table()
+        found, current.found = pa.concat_tables([SCHEMA.empty_table(), *current.found]), []
+        for each in found["id"].to_pylist():
+            del current.rows[each]
+        return found
+
+    async def pause(self, name: str) -> bool:
+        """Let runners have no further row of this round; return whether they have none, for which it waits for SIGN_S."""
+        until = self._clock() + SIGN_S
+        self._round.paused = self._round.name == name
+        while (busy := self._round.paused and any(self._round.held.values())) and (left := until - self._clock()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return not busy
+
+    async def resume(self, name: str) -> None:
+        """Let runners have rows again."""
+        if self._round.name == name and self._round.paused:
+            self._round.paused = False
+            self._change()
+
     async def index(self, name: str, ids: Sequence[str]) -> pa.Table:
         """Return the index of the finished ones of these rows, in their order; of another round than this one it is empty."""
         found = pa.concat_tables([SCHEMA.empty_table(), *(self._round.found if self._round.name == name else ())])
@@ -192,9 +234,10 @@ class WorkQueue:
     def _share(self, number: int, free: int) -> list[Row]:
         """Return rows for a runner, which then holds them: as many as it has room for, but no more than other living ones get."""
         current, held = self._round, self._round.held.setdefault(number, set())
-        outstanding = current.count - len(current.finished)
         living = max(1, len(self._signs.keys() - self._silent))
-        count = max(0, min(free, len(current.waiting), math.ceil(outstanding / living) - len(held)))
+        count = max(0, min(free, len(current.waiting), math.ceil(current.outstanding / living) - len(held)))
+        if current.paused:
+            count = 0
         ids, current.waiting = current.waiting[:count], current.waiting[count:]
         held.update(ids)
         return [current.rows[each] for each in ids]
@@ -214,7 +257,7 @@ class WorkQueue:
             held -= ids
         current.waiting = [each for each in current.waiting if each not in ids]
         current.doubtful = [each for each in current.doubtful if each not in ids]
-        if current.over or current.waiting:
+        if current.over or current.waiting or current.count is None:
             self._change()
 
     def _doubt(self, number: int) -> None:

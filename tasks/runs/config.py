@@ -1,12 +1,13 @@
 """RunConfig: the settings of all folders, composed into one model."""
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.infra.closed import FREE, ClosedModel, acts_if
+from nbrl.infra.closed import FREE, ClosedModel
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import HOME, storage_of
@@ -24,6 +25,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.source import PolicySettings
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
+from nbrl.tasks.runs.pipeline_settings import PipelineSettings
 from nbrl.tasks.selection.settings import SelectSettings
 
 # Mismatches of healthy engines, rounded up. In 16 bits those of a sharp policy come from few tokens, so that they wander by more
@@ -96,24 +98,6 @@ class CheckpointSettings(ClosedModel):
         ge=1,
         description="updates from one checkpoint with the optimiser's state (12 bytes a weight) to the next; a run that goes on "
         "from one without repeats the updates since",
-    )
-
-
-class PipelineSettings(ClosedModel):
-    """Rollouts beside updates."""
-
-    lag: int = Field(
-        0,
-        ge=0,
-        le=16,
-        description="by how many iterations the weights that sample a batch are older than those that learn from it, always, "
-        "whatever takes how long. With 1, the next batch is sampled while this one is learned from; with more, which needs "
-        "update.lora.publish adapter, so many batches are sampled at once. update.tis or update.loss.old must correct for it",
-    )
-    uncorrected: bool = Field(
-        False,
-        description="learn from what older weights sampled as if the newest had, as the control of an experiment",
-        json_schema_extra=acts_if("lag"),
     )
 
 
@@ -210,6 +194,19 @@ class RunConfig(ClosedModel):
     def recorded(self) -> RecordedEnvironment | None:
         """Return the environment whose batches agents elsewhere make, if the run learns from one."""
         return next((each for each in self.environments.values() if isinstance(each, RecordedEnvironment)), None)
+
+    @property
+    def groups_in_flight(self) -> int:
+        """Return how many groups a stream samples, or has finished and not learned from, at once."""
+        prompts, pipeline = self.rollout.prompts, self.pipeline
+        return pipeline.in_flight or min(pipeline.lag * prompts, math.ceil((pipeline.lag + 1) * prompts / 2))
+
+    @property
+    def pools(self) -> int:
+        """Return how many pools of runners a training has: one for each batch that is sampled at once, or one for a stream and
+        one for evaluations beside it.
+        """
+        return 1 + bool(self.evaluate.every) if self.pipeline.stream else max(1, self.pipeline.lag)
 
     @property
     def published_dtype(self) -> Literal["float32", "stored"]:

@@ -302,17 +302,23 @@ def _check_lag(config: RunConfig) -> None:
             f"pipeline.lag {lag} learns from what older weights sampled, and nothing corrects for it; set update.tis.kind, for "
             "example to mask_tokens, or update.loss.old to engine"
         )
-    if lag > 1 and not config.publishes_adapters:
+    if config.pipeline.stream:
+        _check_stream(config)
+    if lag > 1 and not config.publishes_adapters and not config.pipeline.stream:
         raise ConfigError(
             f"pipeline.lag is {lag}, so that {lag} batches are sampled at once, each from weights of its own, and engines have "
-            "one set of complete weights; set update.lora.publish to adapter, of which they serve several, or pipeline.lag to 1"
+            "one set of complete weights; set pipeline.stream to true, update.lora.publish to adapter, of which they serve "
+            "several, or pipeline.lag to 1"
         )
-    if lag > 1 and (config.select.max_rounds > 1 or config.select.retire_at is not None or config.select.pools is not None):
+    if (lag > 1 or config.pipeline.stream) and (
+        config.select.max_rounds > 1 or config.select.retire_at is not None or config.select.pools is not None
+    ):
         rule = "select.retire_at" if config.select.pools is None else "select.pools"
         what = "select.max_rounds to 1" if config.select.max_rounds > 1 else f"{rule} to null"
+        cause = "pipeline.stream is true" if config.pipeline.stream else f"pipeline.lag is {lag}"
         raise ConfigError(
-            f"pipeline.lag is {lag}, so that a batch begins before it is known where the one before it ends; set {what}, or "
-            "pipeline.lag to 1"
+            f"{cause}, so that a batch begins before it is known where the one before it ends; set {what}, or "
+            f"{'pipeline.stream to false' if config.pipeline.stream else 'pipeline.lag to 1'}"
         )
     if config.update.old == "interpolated" and not lag:
         raise ConfigError(
@@ -324,6 +330,33 @@ def _check_lag(config: RunConfig) -> None:
     if keep_last is not None and keep_last <= lag:
         raise ConfigError(
             f"checkpoints.keep_last is {keep_last}, but after a kill a run with pipeline.lag {lag} needs {lag + 1}; raise it"
+        )
+
+
+def _check_stream(config: RunConfig) -> None:
+    pipeline, prompts = config.pipeline, config.rollout.prompts
+    if not prompts <= config.groups_in_flight <= pipeline.lag * prompts:
+        raise ConfigError(
+            f"pipeline.in_flight is {config.groups_in_flight}, where a batch has {prompts} groups and pipeline.lag is "
+            f"{pipeline.lag}; set it from {prompts} to {pipeline.lag * prompts}, or leave it out"
+        )
+    if pipeline.mixed and config.publishes_adapters:
+        raise ConfigError(
+            f"pipeline.mixed is {pipeline.mixed}, and with update.lora.publish adapter a trajectory keeps the weights that it "
+            "began with; leave it out"
+        )
+    search = config.rollout.tools.search
+    for setting, value in (
+        ("rollout.branch", config.rollout.branch),
+        ("rollout.horizon", config.rollout.horizon),
+        ("rollout.tools.search.kind simulated", isinstance(search, SimulatedSearch) or None),
+    ):
+        if value is not None:
+            raise ConfigError(f"{setting} goes by batches, and pipeline.stream has none while it samples; leave out one of both")
+    if config.update.old == "interpolated":
+        raise ConfigError(
+            "update.loss.old interpolated goes by one age of a whole batch, and with pipeline.stream its actions have several; "
+            "set update.loss.old to engine or trainer"
         )
 
 

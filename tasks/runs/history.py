@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, RunError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.stages import PASS_RATES, RETIRED
+from nbrl.tasks.layout.stages import IN_FLIGHT, PASS_RATES, RETIRED
 from nbrl.tasks.runs.kept import Key, read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -34,7 +34,7 @@ class Round(NamedTuple):
 
 class Position(NamedTuple):
     """The place of the next prompt in the run's order of questions, and the table of what was asked, if the run has one: the
-    questions or sessions that do not come again, or the pass rates of all.
+    questions or sessions that do not come again, the pass rates of all, or the groups that are in flight.
     """
 
     cursor: int = 0
@@ -78,8 +78,8 @@ class Record(BaseModel):
 
     @property
     def asked(self) -> list[Artifact]:
-        """Return the table of what was asked after each round, of a run that has one."""
-        return [artifact for artifact in self.artifacts if artifact.path.rpartition("/")[2] in (RETIRED, PASS_RATES)]
+        """Return the table of what was asked, or of a stream is in flight, after each round, of a run that has one."""
+        return [artifact for artifact in self.artifacts if artifact.path.rpartition("/")[2] in (RETIRED, PASS_RATES, IN_FLIGHT)]
 
     @property
     def after(self) -> Position:

@@ -68,7 +68,7 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     tensors, shape = weights(folder), Shape.of(json_value((folder / "config.json").read_text()))
     if shape is None:
         return {}
-    engines, pools = config.engine.count * engine_bytes(config, tensors, shape), max(1, config.pipeline.lag)
+    engines, pools = config.engine.count * engine_bytes(config, tensors, shape), config.pools
     runners = pools * config.rollout.runners
     others, kernels = OTHERS_BYTES + (runners - 1) * RUNNER_BYTES, runners * config.sandbox.max_live * KERNEL_BYTES
     learner = learner_bytes(config, tensors, shape)
@@ -150,7 +150,7 @@ def plan(config: RunConfig, every: bool = False) -> str:
         f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
         f"{_steps(config)} steps, up to {config.select.max_rounds} rounds",
         f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes"
-        f"{f' for each of {config.pipeline.lag} batches at once' if config.pipeline.lag > 1 else ''}, "
+        f"{f' for each of {config.pools} batches at once' if config.pools > 1 and not config.pipeline.stream else ''}, "
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
         f"{update.steps_per_batch} step(s) per batch, lr {update.lr:g}, {kl}",
@@ -175,8 +175,12 @@ def _steps(config: RunConfig) -> str:
 def _pipeline(config: RunConfig) -> str:
     """Return what runs at the same time, and what both need."""
     lag = config.pipeline.lag
-    text = "the next batch is" if lag == 1 else f"the next {lag} batches are, at once and each by runners of its own,"
-    text += " sampled while this one is learned from"
+    if config.pipeline.stream:
+        text = f"{config.groups_in_flight} groups are sampled at once, through updates; what is learned from is at most {lag} "
+        text += f"update{'s' * (lag > 1)} old"
+    else:
+        text = "the next batch is" if lag == 1 else f"the next {lag} batches are, at once and each by runners of its own,"
+        text += " sampled while this one is learned from"
     if config.ray.address is None and config.engine.resolved_device == "cpu":
         ranks, processors = config.update.workers * config.update.threads_per_worker, len(os.sched_getaffinity(0))
         text += (

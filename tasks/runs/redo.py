@@ -17,8 +17,22 @@ from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.writer import Writer
 
-SAMPLING = ("", "sample", "rollout", "branch", "reward", "select", "retire", "rate")  # and what may ask for another round
-NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "teach", "update", "record")
+SAMPLING = (
+    "",
+    "sample",
+    "admit",
+    "rollout",
+    "branch",
+    "reward",
+    "select",
+    "retire",
+    "rate",
+    "refill",
+)  # and what may ask for another round
+NODES = (
+    *("sample", "admit", "rollout", "branch", "reward", "select", "retire", "rate", "refill", "advantage", "teach", "update"),
+    "record",
+)
 
 
 def parse(text: str) -> tuple[int, str]:
@@ -64,7 +78,7 @@ def put_aside(
     if first > finished or not (records or any(key.startswith(f"{stage.folder}/") for key in keys)):
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
     _check_start(storage, config, writer, number)
-    if config.pipeline.lag and node in SAMPLING:
+    if config.pipeline.lag and not config.pipeline.stream and node in SAMPLING:
         _check_sampler(storage, writer, number, config.pipeline.lag)
     for folder in sorted({key.rpartition("/")[0] for key in keys if key >= f"{stage.folder}/" and key.endswith(f"/{MERGED}")}):
         unmerge(storage, StageLayout(folder, writer.epoch))
@@ -81,6 +95,7 @@ def put_aside(
         part for key in later if of_node(key) and "/redone-" not in key and key not in results for part in _parts(storage, key)
     }
     storage.delete_keys(key for key in later if is_chunk(key) and key not in kept)
+    storage.delete_keys(storage.list(layout.stream().folder))  # of weights that are made again
     storage.write_json(layout.redo, {"request": request})
 
 

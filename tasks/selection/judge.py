@@ -55,9 +55,10 @@ def no_signal(rounds: Sequence[Mapping[str, float]]) -> str:
     """Return why nothing was kept, in words, from the metrics of an iteration's selections."""
     counts = dropped(rounds)
     unscored = f", {counts[UNSCORED]} could not be scored" if counts[UNSCORED] else ""
+    expired = f", {counts['expired']} are older than pipeline.lag" if counts["expired"] else ""
     return (
         f"of {counts.total()} groups {counts['all_wrong']} are all wrong, {counts['all_right']} all right, "
-        f"{counts['failed']} failed{unscored}"
+        f"{counts['failed']} failed{unscored}{expired}"
     )
 
 

@@ -41,7 +41,7 @@ def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks:
     """Return the demands of the parts; on a single machine GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
-    pools = max(1, config.pipeline.lag) if ranks else 1  # batches of a training that are sampled at once
+    pools = config.pools if ranks else 1  # batches of a training that are sampled at once
     parts = [Demand("rollout.resources", pools * config.rollout.runners, config.rollout.resources)]
     if engines:
         taken = of_engine(engine, len(machines))

@@ -1,12 +1,14 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
+import asyncio
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -18,6 +20,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.layout.checkpoints import initial_policy, initial_texts
 from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.model_folder.source import content_digest, files_of
+from nbrl.tasks.rollout.finished import FinishedGroups
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan, Server
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -100,6 +103,32 @@ class Runners(Protocol):
         ...
 
 
+class RowStream(Protocol):
+    """The rows of a stream where they are run; see PooledStream."""
+
+    @property
+    def tasks(self) -> Sequence[asyncio.Task[None]]: ...
+
+    async def add(self, rows: list[dict[str, Any]]) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+
+class StreamingRunners(Runners, Protocol):
+    """Runners that can run rows as they come; see RunnerPool.stream."""
+
+    def stream(
+        self,
+        engines: Callable[[], Sequence[EngineAddress]],
+        plan: RoundPlan,
+        found: Callable[[pa.Table], None],
+        healthy: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> AbstractAsyncContextManager[RowStream]: ...
+
+
 @dataclass(frozen=True)
 class Training:
     """Services that only a training run has. Without a `source`, engines load what is published from the storage."""
@@ -129,6 +158,7 @@ class Services:
         self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
         self.engines, self._pools, self._training = engines, pools, training
         self.runners, self.reads = pools[0], Reads(storage, stages=config.pipeline.lag + 1)
+        self.finished = FinishedGroups(config.rollout.group_size)
 
     def apart(self, scope: Scope) -> "Services":
         """Return the same services for the batch of an iteration, beside other work: it has runners of its own, and its progress
@@ -138,6 +168,11 @@ class Services:
         other.progress = Titled(self.progress, scope.title)
         other.runners = self._pools[scope.iteration % len(self._pools)]
         return other
+
+    @property
+    def streaming_runners(self) -> StreamingRunners:
+        """Return the pool that no evaluation has, if there are several."""
+        return cast(StreamingRunners, self._pools[-1])
 
     @property
     def learner(self) -> "LearnerService":

@@ -173,8 +173,7 @@ async def training_services(
         learner = _learner(stack, config, run, model.whole, teacher, notes, progress)
         loading = asyncio.create_task(_loaded(learner, progress))
         stack.push_async_callback(ended, loading)
-        at_once = max(1, config.pipeline.lag)
-        runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
+        runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=config.pools)
         sampling = both(start, _shown(progress, "runners", runners))
         engines, pools = await beside(sampling, [loading], lambda error: True)
         stack.callback(learner.end)  # it ends while runners and engines are stopped

@@ -8,8 +8,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,24 @@ class Fleet(DoubleFleet):
         self._live = sorted({*self._live, version}, key=int)[-max(1, self._adapters) :]
 
 
+class DoubleStream:
+    """Rows as they come."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def add(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self.waiting.put_nowait(row)
+
+    async def pause(self) -> None:
+        """Nothing waits for it."""
+
+    async def resume(self) -> None:
+        """Nothing waited for it."""
+
+
 class Runners:
     """Plays a trajectory for every row. What is sampled depends on the row's seed; the log-probs differ at every draw."""
 
@@ -137,6 +155,37 @@ class Runners:
                 index = pa.concat_tables([index, index_of([played], *place)])
         self._fleet.sampling -= 1
         return in_order(index, [row["id"] for row in rows])
+
+    @asynccontextmanager
+    async def stream(
+        self, engines: Callable[[], Sequence[EngineAddress]], plan: RoundPlan, found: Any, healthy: object, say: object
+    ) -> AsyncIterator[DoubleStream]:
+        """One trajectory after the other, of which every fifth takes much longer, so that later ones overtake it."""
+        rows = DoubleStream()
+
+        async def play(row: dict[str, Any]) -> None:
+            await asyncio.sleep(self._pause_s * (40 if row["seed"] % 5 == 0 else 1))
+            played = self._play(row, self._fleet.version)
+            found(index_of([played], *chunks.write(self._storage, plan.chunks, to_table([played]))))
+
+        async def work() -> None:
+            playing = set[asyncio.Task[None]]()
+            try:
+                while True:
+                    playing.add(asyncio.create_task(play(await rows.waiting.get())))
+                    done = {task for task in playing if task.done()}
+                    for task in done:
+                        task.result()
+                    playing -= done
+            finally:
+                for task in playing:
+                    task.cancel()
+
+        rows.tasks = [asyncio.create_task(work())]
+        try:
+            yield rows
+        finally:
+            rows.tasks[0].cancel()
 
     async def _with_session(self, row: dict[str, Any], trajectory: Trajectory) -> Trajectory:
         """The trajectory with calls of a real session, if its environment has any."""

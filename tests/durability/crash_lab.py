@@ -78,6 +78,10 @@ LAG = {
         *("select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=2"),
     ],
 }
+STREAM = [
+    *("iterations=5", "pipeline.stream=true", "pipeline.lag=2", "pipeline.uncorrected=true", "checkpoints.keep_last=3"),
+    *("select.max_rounds=1", "evaluate.every=2"),
+]
 WORLDS = [
     *("environments.bank.kind=own", "environments.bank.place=tests.tasks.bank_world:Bank", "environments.bank.weight=1"),
     *("iterations=1", "evaluate.questions=1"),
@@ -103,8 +107,8 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         fleet = Fleet(str(newest.updates), death, config.pipeline.lag + 1 if config.publishes_adapters else 0)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
         delivery: Any = InlineDelivery(MlflowSync(config, storage, run, tracking))
-        pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
-        pools: list[Any] = [Runners(storage, fleet, pause_s, config) for _ in range(at_once)]
+        pause_s = PAUSE_S if config.pipeline.lag else 0.0
+        pools: list[Any] = [Runners(storage, fleet, pause_s, config) for _ in range(config.pools)]
         learner: Any = Learner(storage, death, reads=config.update.tis is not None)
         up()
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))

@@ -1,0 +1,154 @@
+"""Iterations of a run whose rollouts never stop: batches are made of what has finished, and the rest goes on through updates."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from prefect import flow
+
+from nbrl.flows.pipeline import Ahead, CollectedBatch, learn
+from nbrl.tasks.layout.stages import is_chunk
+from nbrl.tasks.nodes import streamed
+from nbrl.tasks.nodes.publish import published_mismatch
+from nbrl.tasks.nodes.record import Timing
+from nbrl.tasks.nodes.reward import reward
+from nbrl.tasks.nodes.select import select
+from nbrl.tasks.rollout.chunks import found_in
+from nbrl.tasks.rollout.plan import RoundPlan
+from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
+from nbrl.tasks.runs.scope import Scope
+from nbrl.tasks.runs.writer import Writer
+from nbrl.tasks.selection.judge import no_signal
+from nbrl.tasks.services.concurrently import beside
+from nbrl.tasks.services.progress import Busy
+from nbrl.tasks.services.restarts import curable
+from nbrl.tasks.services.services import RowStream, Services
+
+
+@flow(name="collect", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, admission", persist_result=False)
+async def admitted(services: Services, scope: Scope, start: Position) -> CollectedBatch:
+    """Make the batch of an iteration of the groups that are in flight at `start`, for an update of the weights of `scope`."""
+    prompts = await streamed.admit(services, scope, start)
+    trajectories = await streamed.rollout(services, scope, prompts, 0)
+    rewards = await reward(services, scope, prompts, trajectories, 0)
+    selection = await select(services, scope, rewards, services.config.rollout.prompts, 0, trajectories)
+    flying = await streamed.refill(services, scope, start, prompts)
+    rule = streamed.rule_of(services.config)
+    after = Position(streamed.next_position(rule, start) + int(flying.values["sample/positions"]), flying)
+    skipped = "" if selection.values["select/kept"] else no_signal([selection.values])
+    sampled_by = max(0, scope.updates - rule.lag)
+    return CollectedBatch([prompts], [], [trajectories], [rewards], [selection], [flying], sampled_by, after, skipped)
+
+
+class Stream:
+    """Iterations of a run, one after the other, beside rollouts that go on until its end.
+
+    What is in flight is a function of the records, and what finished of it lies in chunks on the storage, where a run that was
+    killed finds it. Which groups a batch has is decided once, by what had finished, and recorded before anything is learned.
+    """
+
+    def __init__(self, services: Services, writer: Writer) -> None:
+        self._services, self._writer = services, writer
+        self._ends, self._version = AsyncExitStack(), ""
+        self._rows: RowStream | None = None
+        self._begun, self._unfinished, self._busy = set[int](), set[str](), Busy()
+
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._ends.aclose()
+
+    async def iterate(self, records: list[Record]) -> Record:
+        """Return the iteration after `records`: admit its batch, and learn from it beside the rollouts."""
+        services, number, started = self._services, len(records), time.monotonic()
+        config, start = services.config, position_after(records)
+        scope = self._writer.iteration(number, policy_after(self._writer.run, records))
+        self._version = str(scope.updates)
+        rows = self._rows or await self._open(scope, start)
+        await self._begin(rows, scope, start)
+        busy = self._busy.seconds
+        batch = await beside(admitted(services, scope, start), rows.tasks, lambda _: True)
+        if number + 1 < config.iterations:
+            await self._begin(rows, scope, batch.after)
+        alone_s, busy = self._busy.seconds - busy, self._busy.seconds
+        mixed, pauses = config.pipeline.mixed, not config.publishes_adapters
+
+        async def changeable() -> None:
+            if mixed is not None and pauses and (scope.updates + 1) % (mixed + 1) == 0:
+                await rows.pause()
+
+        earlier = published_mismatch(records)
+        ahead = Ahead(changeable, lambda: self._busy.seconds - busy, earlier)
+        learning = learn(services, scope, batch, Timing(started, alone_s), ahead)
+        record = await beside(learning, rows.tasks, lambda error: not curable(error))
+        await rows.resume()
+        groups = (await asyncio.to_thread(services.read, batch.prompts[0]))["group"].to_pylist()
+        await asyncio.to_thread(services.storage.delete_keys, services.finished.forget(groups))
+        return record
+
+    def begin(self, records: list[Record]) -> None:
+        """Do nothing: what follows a batch has begun when that was admitted."""
+
+    async def quiet(self) -> None:
+        """Return at once: an evaluation runs beside the rollouts, with runners of its own."""
+
+    async def _open(self, scope: Scope, start: Position) -> RowStream:
+        """Find what earlier processes left, and let runners have rows from now on."""
+        services, stage = self._services, scope.run_layout.stream(scope.epoch)
+        await services.serve(scope)
+        await asyncio.to_thread(self._find, scope, start)
+        plan = RoundPlan(
+            stage.round(0).chunks(""),
+            (),
+            services.config.sampling,
+            services.config.engine,
+            routed=services.config.update.router_replay,
+        )
+        opened = services.streaming_runners.stream(
+            lambda: services.engines.addresses(self._version),
+            plan,
+            self._found,
+            services.engines.check_health,
+            services.progress.say,
+        )
+        self._rows = await self._ends.enter_async_context(opened)
+        return self._rows
+
+    def _find(self, scope: Scope, start: Position) -> None:
+        """Note the trajectories in chunks of earlier processes that no batch has yet, and delete the chunks without one."""
+        services, folder = self._services, scope.run_layout.stream().folder
+        keys = [key for key in services.storage.list(folder) if is_chunk(key)]
+        index, damaged = found_in(services.storage, keys, {str(row["id"]) for row in self._rows_of(scope, start)})
+        for chunk in damaged:
+            services.progress.say(f"{chunk} is damaged: its trajectories are run again")
+        services.finished.note(index)
+        services.storage.delete_keys(set(keys) - set(index["part"].to_pylist()))
+
+    def _rows_of(self, scope: Scope, start: Position, new: bool = False) -> list[dict[str, Any]]:
+        """Return the rows of the groups that are in flight, or of those among them that have not begun in this process."""
+        config, services = self._services.config, self._services
+        groups = [each for each in streamed.in_flight(services, start) if not new or each.position not in self._begun]
+        questions = services.reads.questions(scope.run_layout.data, "train")
+        return streamed.stream_rows(config, scope, streamed.stream_prompts(config, questions, scope.seed, groups))
+
+    async def _begin(self, rows: RowStream, scope: Scope, start: Position) -> None:
+        """Let runners have the trajectories of groups that are in flight, but for those that had them or have finished."""
+        new = await asyncio.to_thread(self._rows_of, scope, start, new=True)
+        self._begun.update(each.position for each in streamed.in_flight(self._services, start))
+        left = [row for row in new if row["id"] not in self._services.finished]
+        if left and not self._unfinished:
+            self._busy.__enter__()
+        self._unfinished.update(row["id"] for row in left)
+        await rows.add(left)
+
+    def _found(self, index: pa.Table) -> None:
+        """Note what has finished."""
+        before = bool(self._unfinished)
+        self._unfinished.difference_update(index["id"].to_pylist())
+        if before and not self._unfinished:
+            self._busy.__exit__(None, None, None)
+        self._services.finished.note(index)

@@ -1,0 +1,54 @@
+"""What has finished of the groups of a stream, until a batch has it."""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from nbrl.tasks.rollout.chunks import SCHEMA
+
+
+class FinishedGroups:
+    """The index of the finished trajectories of a stream, by group. `oldest` and `table` look at whole groups only."""
+
+    def __init__(self, group_size: int) -> None:
+        self._size, self._rows, self._changed = group_size, dict[str, dict[str, dict[str, Any]]](), asyncio.Event()
+
+    def note(self, index: pa.Table) -> None:
+        """Add trajectories that have finished."""
+        for row in index.to_pylist():
+            self._rows.setdefault(row["id"].rpartition("-")[0], {}).setdefault(row["id"], row)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def more(self) -> None:
+        """Return when more have finished."""
+        await self._changed.wait()
+
+    def oldest(self, groups: Collection[str], updates: int) -> dict[str, int]:
+        """Return which of these groups are whole, the first to finish first, with the number of the oldest weights that sampled
+        an action of theirs; `updates` where they have no action.
+        """
+        whole = [(self._ended(group), group) for group in groups if len(self._rows.get(group, ())) == self._size]
+        return {group: self._oldest(group, updates) for _, group in sorted(whole)}
+
+    def table(self, names: Iterable[str]) -> pa.Table:
+        """Return the index of trajectories, in the order of their names. Raises KeyError if one has not finished."""
+        return pa.Table.from_pylist([self._rows[name.rpartition("-")[0]][name] for name in names], schema=SCHEMA)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a trajectory has finished."""
+        return name in self._rows.get(name.rpartition("-")[0], ())
+
+    def forget(self, groups: Collection[str]) -> list[str]:
+        """Leave groups out from now on; return the parts in which no other trajectory lies."""
+        parts = {row["part"] for group in groups for row in self._rows.pop(group, {}).values()}
+        return sorted(parts - {row["part"] for rows in self._rows.values() for row in rows.values()})
+
+    def _ended(self, group: str) -> float:
+        return max(float(row["started_at"] + row["seconds"]) for row in self._rows[group].values())
+
+    def _oldest(self, group: str, updates: int) -> int:
+        versions = [int(version) for row in self._rows[group].values() for version in row["versions"]]
+        return min(versions, default=updates)
