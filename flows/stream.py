@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.rollout.chunks import found_in
 from nbrl.tasks.rollout.plan import RoundPlan
+from nbrl.tasks.rollout.stream import GroupInFlight
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.runs.writer import Writer
@@ -86,8 +88,7 @@ class Stream:
         learning = learn(services, scope, batch, Timing(started, alone_s), ahead)
         record = await beside(learning, rows.tasks, lambda error: not curable(error))
         await rows.resume()
-        groups = (await asyncio.to_thread(services.read, batch.prompts[0]))["group"].to_pylist()
-        await asyncio.to_thread(services.storage.delete_keys, services.finished.forget(groups))
+        await asyncio.to_thread(self._clear, scope, batch.after)
         return record
 
     def begin(self, records: list[Record]) -> None:
@@ -100,7 +101,7 @@ class Stream:
         """Find what earlier processes left, and let runners have rows from now on."""
         services, stage = self._services, scope.run_layout.stream(scope.epoch)
         await services.serve(scope)
-        await asyncio.to_thread(self._find, scope, start)
+        await asyncio.to_thread(self._find, scope)
         plan = RoundPlan(
             stage.round(0).chunks(""),
             (),
@@ -118,32 +119,38 @@ class Stream:
         self._rows = await self._ends.enter_async_context(opened)
         return self._rows
 
-    def _find(self, scope: Scope, start: Position) -> None:
-        """Note the trajectories in chunks of earlier processes that no batch has yet, and delete the chunks without one."""
+    def _find(self, scope: Scope) -> None:
+        """Note the trajectories in the chunks of earlier processes."""
         services, folder = self._services, scope.run_layout.stream().folder
-        keys = [key for key in services.storage.list(folder) if is_chunk(key)]
-        index, damaged = found_in(services.storage, keys, {str(row["id"]) for row in self._rows_of(scope, start)})
+        index, damaged = found_in(services.storage, list(filter(is_chunk, services.storage.list(folder))), None)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
         services.finished.note(index)
-        services.storage.delete_keys(set(keys) - set(index["part"].to_pylist()))
 
-    def _rows_of(self, scope: Scope, start: Position, new: bool = False) -> list[dict[str, Any]]:
-        """Return the rows of the groups that are in flight, or of those among them that have not begun in this process."""
-        config, services = self._services.config, self._services
-        groups = [each for each in streamed.in_flight(services, start) if not new or each.position not in self._begun]
-        questions = services.reads.questions(scope.run_layout.data, "train")
-        return streamed.stream_rows(config, scope, streamed.stream_prompts(config, questions, scope.seed, groups))
+    def _clear(self, scope: Scope, after: Position) -> None:
+        """Delete the chunks that hold nothing of what is in flight after a batch, which has a copy of what it admitted."""
+        groups = streamed.in_flight(self._services, after)
+        names = self._prompts(scope, groups)["group"].to_pylist()
+        self._services.storage.delete_keys(self._services.finished.keep(names))
+
+    def _prompts(self, scope: Scope, groups: Sequence[GroupInFlight]) -> pa.Table:
+        questions = self._services.reads.questions(scope.run_layout.data, "train")
+        return streamed.stream_prompts(self._services.config, questions, scope.seed, groups)
+
+    def _new_rows(self, scope: Scope, start: Position) -> list[dict[str, Any]]:
+        """Return the rows of the groups in flight that have neither begun in this process nor finished in an earlier one."""
+        groups = [each for each in streamed.in_flight(self._services, start) if each.position not in self._begun]
+        self._begun.update(each.position for each in groups)
+        rows = streamed.stream_rows(self._services.config, scope, self._prompts(scope, groups))
+        return [row for row in rows if row["id"] not in self._services.finished]
 
     async def _begin(self, rows: RowStream, scope: Scope, start: Position) -> None:
         """Let runners have the trajectories of groups that are in flight, but for those that had them or have finished."""
-        new = await asyncio.to_thread(self._rows_of, scope, start, new=True)
-        self._begun.update(each.position for each in streamed.in_flight(self._services, start))
-        left = [row for row in new if row["id"] not in self._services.finished]
-        if left and not self._unfinished:
+        new = await asyncio.to_thread(self._new_rows, scope, start)
+        if new and not self._unfinished:
             self._busy.__enter__()
-        self._unfinished.update(row["id"] for row in left)
-        await rows.add(left)
+        self._unfinished.update(row["id"] for row in new)
+        await rows.add(new)
 
     def _found(self, index: pa.Table) -> None:
         """Note what has finished."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ def in_flight(services: Services, start: Position) -> list[GroupInFlight]:
     return rule_of(services.config).first() if start.asked is None else groups_in(services.read(start.asked))
 
 
-def stream_prompts(config: RunConfig, questions: pa.Table, seed: int, groups: list[GroupInFlight]) -> pa.Table:
+def stream_prompts(config: RunConfig, questions: pa.Table, seed: int, groups: Sequence[GroupInFlight]) -> pa.Table:
     """Return a prompt for each group, with its `position` and the `updates` with which it was begun."""
     none = prompts_at(questions, config.weights, seed, 0, 1).slice(0, 0)
     found = pa.concat_tables([none, *(prompts_at(questions, config.weights, seed, each.position, 1) for each in groups)])

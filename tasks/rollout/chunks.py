@@ -73,9 +73,9 @@ def _row(trajectory: Trajectory, part: str, digest: str, row: int) -> dict[str, 
     }
 
 
-def finished_of(index: pa.Table, ids: Collection[str]) -> pa.Table:
-    """Return the first row of each of these ids, without trajectories that failed, which are run again."""
-    left, places = set(ids), []
+def finished_of(index: pa.Table, ids: Collection[str] | None) -> pa.Table:
+    """Return the first row of each of these ids, or of all, without trajectories that failed, which are run again."""
+    left, places = set(index["id"].to_pylist() if ids is None else ids), []
     for place, (identity, status) in enumerate(zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)):
         if identity in left and status != Status.FAILED:
             left.discard(identity)
@@ -188,8 +188,8 @@ def storable(trajectory: Trajectory) -> pa.Table:
     return to_table([trajectory])
 
 
-def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tuple[pa.Table, list[str]]:
-    """Return the index of those trajectories that are in these chunks and did not fail, and the damaged chunks, as addresses.
+def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str] | None) -> tuple[pa.Table, list[str]]:
+    """Return the index of those trajectories, or all, in these chunks that did not fail; and damaged chunks, as addresses.
 
     Of one that several attempts finished, the first by the order of the keys is taken.
     """

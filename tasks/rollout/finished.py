@@ -41,10 +41,14 @@ class FinishedGroups:
         """Return whether a trajectory has finished."""
         return name in self._rows.get(name.rpartition("-")[0], ())
 
-    def forget(self, groups: Collection[str]) -> list[str]:
-        """Leave groups out from now on; return the parts in which no other trajectory lies."""
-        parts = {row["part"] for group in groups for row in self._rows.pop(group, {}).values()}
-        return sorted(parts - {row["part"] for rows in self._rows.values() for row in rows.values()})
+    def keep(self, groups: Collection[str]) -> list[str]:
+        """Forget all but these groups; return the parts in which nothing of them lies."""
+        parts = self._parts()
+        self._rows = {group: self._rows[group] for group in groups if group in self._rows}
+        return sorted(parts - self._parts())
+
+    def _parts(self) -> set[str]:
+        return {row["part"] for rows in self._rows.values() for row in rows.values()}
 
     def _ended(self, group: str) -> float:
         return max(float(row["started_at"] + row["seconds"]) for row in self._rows[group].values())

@@ -9,6 +9,7 @@ import pytest
 
 from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
+from tests.clouds import s3_server
 from tests.durability.crash_lab import LAG, Lab
 
 
@@ -63,3 +64,17 @@ def whole_with_lag(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Call
         return folder, done["steps"]
 
     return made
+
+
+@pytest.fixture
+def cloud_labs(labs: Labs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lab]]:
+    """Labs that reach an S3 server, one that ignores conditional writes."""
+    with s3_server(tmp_path) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        started = [Lab(tmp_path / f"lab-{number}", labs[number].environment | variables) for number in range(2)]
+        try:
+            yield started
+        finally:
+            for lab in started:
+                lab.stop()

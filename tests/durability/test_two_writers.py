@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.run import known_run
-from tests.clouds import s3_server
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN, Lab
 
@@ -86,20 +84,6 @@ def test_the_one_that_took_over_goes_on_wherever_the_other_was(labs: Labs, whole
         assert first["status"] == 1 or not held or point > whole[1] - 12, first["said"]
         assert contradictions(folder / "root") == [], f"stopped in front of step {point}"
         shutil.rmtree(folder)
-
-
-@pytest.fixture
-def cloud_labs(labs: Labs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lab]]:
-    """Labs that reach an S3 server, one that ignores conditional writes."""
-    with s3_server(tmp_path) as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        started = [Lab(tmp_path / f"lab-{number}", labs[number].environment | variables) for number in range(2)]
-        try:
-            yield started
-        finally:
-            for lab in started:
-                lab.stop()
 
 
 @pytest.mark.long
