@@ -1,7 +1,8 @@
 """Makes cells and updates of a training wait, in whatever process they run: what overlap.py puts on the path of Python.
 
 `NBRL_CELL_WAIT_S` is added to each of the first `NBRL_CELLS` cells of a kernel, as a tool that answers late does; to those of a
-share `NBRL_SLOW_SHARE` of the kernels `NBRL_SLOW_TIMES` as much. `NBRL_UPDATE_S` is what an update takes at least, and
+share `NBRL_SLOW_SHARE` of the kernels `NBRL_SLOW_TIMES` as much. With `NBRL_SIGMA` the waits of a kernel are lognormal with that
+deviation of the logarithm, and this median. `NBRL_UPDATE_S` is what an update takes at least, and
 counts as its computation. Neither computes while it waits.
 """
 
@@ -11,14 +12,15 @@ import os
 import sys
 from types import ModuleType
 
-CELL, CELLS, UPDATE, SHARE, TIMES = (
-    float(os.environ.get(f"NBRL_{name}", 0)) for name in ("CELL_WAIT_S", "CELLS", "UPDATE_S", "SLOW_SHARE", "SLOW_TIMES")
+CELL, CELLS, UPDATE, SHARE, TIMES, SIGMA = (
+    float(os.environ.get(f"NBRL_{name}", 0)) for name in ("CELL_WAIT_S", "CELLS", "UPDATE_S", "SLOW_SHARE", "SLOW_TIMES", "SIGMA")
 )
 
 
 def cells(module: ModuleType) -> None:
     import asyncio
     import itertools
+    import random
     import weakref
 
     kernel, numbers = module.SandboxedKernel, itertools.count()
@@ -27,7 +29,8 @@ def cells(module: ModuleType) -> None:
     async def late(self, *given, **named):
         if self not in waits:
             number = next(numbers)
-            waits[self] = CELL * (TIMES if int((number + 1) * SHARE) > int(number * SHARE) else 1)
+            times = TIMES if int((number + 1) * SHARE) > int(number * SHARE) else 1
+            waits[self] = CELL * times * random.Random(number).lognormvariate(0, SIGMA)
         executed[self] = executed.get(self, 0) + 1
         if executed[self] <= CELLS:
             await asyncio.sleep(waits[self])

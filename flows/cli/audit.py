@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,26 +23,42 @@ RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=comp
 
 
 def audit(
-    run: RunName,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="a run's name; or a published run: its folder, or an address", autocompletion=completion.runs
+        ),
+    ],
     home: Home = None,
     root: Root = None,
     replay: Annotated[
         int | None, typer.Option(metavar="ITERATION", help="do the update of this iteration again, and compare the weights")
     ] = None,
+    signed_by: Annotated[
+        Path | None, typer.Option("--signed-by", metavar="KEY.pub", help="whose signature a published run must have: an SSH key")
+    ] = None,
+    most_gb: Annotated[float, typer.Option("--most-gb", help="gigabytes that are fetched from an address at most")] = 20.0,
     tracking: Annotated[bool, typer.Option(help="compare what MLflow has with the records")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
     set_: Set = None,
     trust: Trust = False,
 ) -> None:
-    """Prove from its storage that a run is what its records say; exit code 1 and all contradictions otherwise.
+    """Prove from its storage, or as it was published, that a run is what its records say; exit code 1 and all contradictions
+    otherwise.
 
     Prompts, rewards, selections and advantages are computed again, sessions of worlds are played again with the recorded calls,
     and every digest is compared.
     """
+    from nbrl.flows.cli.published import audit_published, is_published
     from nbrl.infra.home import Home as LocalHome
     from nbrl.infra.tracking import Tracking
     from nbrl.tasks.audit.audit import Audit
 
+    if is_published(run):
+        audit_published(run, home, replay, signed_by, most_gb, as_json, set_, trust)
+        return
+    if signed_by is not None:
+        raise typer.BadParameter(f"{run} is a run, and --signed-by is for a published one", param_hint="--signed-by")
     storage = storage_at(home, root)
     config, of_run = _run(storage, run, overrides_of(home, set_), trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
     mlflow = Tracking(config.tracking, LocalHome(config.home)) if tracking else None

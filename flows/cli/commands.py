@@ -17,6 +17,7 @@ from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
 from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.promote import promote
+from nbrl.flows.cli.published import publish_run
 from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.serve import serve
 from nbrl.flows.cli.show import runs, show
@@ -60,6 +61,7 @@ app.command()(agent)
 app.command()(train)
 app.command()(resume)
 app.command()(audit)
+app.command()(publish_run)
 app.command()(track)
 app.command()(promote)
 app.command()(evaluate)

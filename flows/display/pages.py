@@ -51,7 +51,9 @@ def closing(summary: Summary, root: str, home: str) -> str:
         f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats\n"
         f"learning curve  {sparkline(summary.curve)}  {summary.curve_path}\n"
         f"a trajectory    nbrl show {summary.example}{root}\n"
-        f"the pages       nbrl ui{home}    (MLflow and Prefect)"
+        f"the pages       nbrl ui{home}    (MLflow and Prefect)\n"
+        f"publish it      nbrl publish-run {summary.run} published/{summary.run}{root}\n"
+        f"verify it       nbrl audit published/{summary.run}"
     )
 
 

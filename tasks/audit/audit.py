@@ -42,8 +42,12 @@ class Contradiction:
 class Audit:
     """The audit of one run with the configuration that it began with."""
 
-    def __init__(self, storage: Storage, config: RunConfig, run: Run, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, storage: Storage, config: RunConfig, run: Run, progress: Callable[[str], None], with_checkpoints: bool = True
+    ) -> None:
+        """Prepare. Without checkpoints, as of a published run, it is no contradiction that the newest one is gone."""
         self._storage, self._config, self._run, self._progress = storage, config, run, progress
+        self._with_checkpoints = with_checkpoints
         self._sessions = SessionReplay(config.environments, config.sandbox.call_timeout_s)
         self.records: list[Record] = []
         self.evaluations: list[NodeResult] = []
@@ -161,7 +165,7 @@ class Audit:
     def _newest(self) -> Iterator[str]:
         """Yield a contradiction if the newest checkpoint is gone: it is never deleted, whatever the settings say."""
         newest = policy_after(self._run, self.records).checkpoint
-        if newest and not self._storage.exists(f"{newest}/{MANIFEST}"):
+        if self._with_checkpoints and newest and not self._storage.exists(f"{newest}/{MANIFEST}"):
             yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"
 
     def _replay(self, number: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,15 @@ def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | 
         return (_read(storage, keys[0]), _read(storage, keys[-1])) if keys else None
     except (MissingError, DamagedError, ValidationError):
         return None
+
+
+def epochs_of(storage: Storage, run: RunLayout) -> list[Epoch]:
+    """Return all starts of a run that are known, the first one first."""
+    found = list[Epoch]()
+    for key in _keys(storage, run):
+        with suppress(MissingError, DamagedError, ValidationError):
+            found.append(_read(storage, key))
+    return found
 
 
 def _read(storage: Storage, key: str) -> Epoch:

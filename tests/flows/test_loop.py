@@ -23,7 +23,17 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, trained: subprocess.CompletedProcess[str]) -> None:
-    for words in ("exact match", "before", "after", "rollout", "nbrl show small/", "nbrl ui", "learning curve"):
+    for words in (
+        "exact match",
+        "before",
+        "after",
+        "rollout",
+        "nbrl show small/",
+        "nbrl ui",
+        "learning curve",
+        "nbrl publish-run small",
+        "nbrl audit published/small",
+    ):
         assert words in trained.stdout
     assert "Traceback" not in trained.stderr
     assert trained.stderr.count("iteration ") == 2

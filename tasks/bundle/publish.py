@@ -1,0 +1,182 @@
+"""Writes a run as a folder that strangers can verify: what its records name, nothing personal, and a list over all of it."""
+
+import json
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from nbrl.infra.arrow_files import read_parquet
+from nbrl.infra.home import HOME, storage_of
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.bundle.card import card
+from nbrl.tasks.bundle.contents import CONTENTS, STORAGE, WEIGHTS, Contents, listed, root_of
+from nbrl.tasks.bundle.signature import sign
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF, RESULT
+from nbrl.tasks.runs.checkpoints import used
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import digest
+from nbrl.tasks.runs.epochs import Epoch, epochs_of
+from nbrl.tasks.runs.history import Record, finished_iterations, read_record
+from nbrl.tasks.runs.opening import stored_config
+from nbrl.tasks.runs.results import NodeResult, evaluated_updates, results_of
+from nbrl.tasks.runs.run import Run, known_run
+
+Parts = Literal["weights", "adapters", "none"]
+COMPUTES = ("torch", "transformers", "numpy", "pyarrow", "ray", "prefect")
+LOCKS = ("uv.lock", "infra/engine/environment/uv.lock")
+HOMES = re.compile(r"(?:/home/|/root/|/Users/|/work/|/mnt/|/scratch/)[^\s\"'\\]{1,80}")
+CODE = Path(__file__).resolve().parents[2]
+
+
+def publish_run(
+    storage: Storage, name: str, out: Path, parts: Parts = "weights", key: Path | None = None, as_is: bool = False
+) -> Contents:
+    """Write the run to the folder `out`, which appears when it is complete; return its list.
+
+    `parts` says whether the newest weights come along: the whole model, or what LoRA trained. With `key` the list is signed.
+    Raises ConfigError if the run has finished no iteration, if `out` exists, or if what the run recorded names folders of this
+    machine or its host, unless it is to be published `as_is`.
+    """
+    run = known_run(storage, name)
+    count = finished_iterations(storage.list(run.layout.iterations), run.layout)
+    records = [record for number in range(count) if (record := read_record(storage, run, number)) is not None]
+    if not records:
+        raise ConfigError(f"run {name!r} has finished no iteration; there is nothing to verify yet")
+    if out.is_symlink() or out.exists():
+        raise ConfigError(f"{out} exists; name a folder that does not, nothing is overwritten")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
+            folder = Path(beside) / "made"
+            contents = _written(storage, run, records, folder, parts, as_is)
+            if key is not None:
+                sign(folder, key)
+            folder.rename(out)
+    except OSError as error:
+        raise ConfigError(f"{out} could not be made: {error}") from error
+    return contents
+
+
+def _written(storage: Storage, run: Run, records: list[Record], folder: Path, parts: Parts, as_is: bool) -> Contents:
+    target = Storage(StorageSettings(root=str(folder / STORAGE)))
+    results = [
+        each for updates in evaluated_updates(storage, run) for each in results_of(storage, run.layout.evaluation(updates))
+    ]
+    _write_identity(storage, run, target)
+    for where in _keys(storage, run, records, results):
+        target.write_bytes(where, storage.read_bytes(where))
+    newest, updates = records[-1], max(record.updates for record in records)
+    if parts != "none" and newest.checkpoint:
+        _write_weights(storage, run, updates, HF if parts == "weights" else ADAPTER, folder / WEIGHTS)
+    for lock in LOCKS:
+        if (CODE / lock).is_file():
+            (folder / "locks").mkdir(exist_ok=True)
+            shutil.copyfile(CODE / lock, folder / "locks" / lock.replace("/", "-"))
+    if storage.exists(run.layout.curve):
+        (folder / "learning-curve.png").write_bytes(storage.read_bytes(run.layout.curve))
+    (folder / "README.md").write_text(card(run, records, results, parts if newest.checkpoint else "none"))
+    if not as_is and (found := next(_personal(folder), None)):
+        raise ConfigError(
+            f"{found[0]} holds {found[1]!r}, which is of this machine, and was recorded, so that it cannot be taken out; publish "
+            "the run all the same with --as-is"
+        )
+    files = {str(path.relative_to(folder)): listed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    first = next(iter(epochs_of(storage, run.layout)), None)
+    contents = Contents(
+        run=run.name,
+        version=version("nbrl"),
+        commit="" if first is None else first.commit,
+        packages=dict(_packages()),
+        updates=updates,
+        files=files,
+        root=root_of(files),
+    )
+    (folder / CONTENTS).write_text(contents.model_dump_json(indent=1))
+    return contents
+
+
+def _write_identity(storage: Storage, run: Run, target: Storage) -> None:
+    """Write who the run is, without what is personal: folders, servers and the name of the machine decide no result."""
+    config = impersonal(stored_config(storage, run))
+    fields = run.model_copy(update={"config": config.model_dump(mode="json"), "config_digest": digest(config)})
+    target.write_json(run.layout.identity, fields.model_dump(mode="json"))
+    for epoch in epochs_of(storage, run.layout):
+        bare = Epoch(name=epoch.name, host="", process="", started=epoch.started, version=epoch.version, commit=epoch.commit)
+        target.write_json(run.layout.epoch(epoch.name), bare.model_dump())
+
+
+def impersonal(config: RunConfig) -> RunConfig:
+    """Return the settings without folders and servers of the user's: where results lie, and where the model is but for its name.
+
+    What an environment reads stays: without it the questions could not be told from others.
+    """
+    defaults = RunConfig.model_fields
+    return config.model_copy(
+        update={
+            "home": HOME,
+            "storage": StorageSettings(root=storage_of(HOME)),
+            "tracking": defaults["tracking"].get_default(call_default_factory=True),
+            "nodes": defaults["nodes"].get_default(call_default_factory=True),
+            "ray": defaults["ray"].get_default(call_default_factory=True),
+            "policy": config.policy.model_copy(update={"path": Path(config.policy.path).name}),
+        }
+    )
+
+
+def _keys(storage: Storage, run: Run, records: Iterable[Record], results: Iterable[NodeResult]) -> Iterator[str]:
+    """Yield the keys of what the records and evaluations are made of: of checkpoints the results of their updates alone."""
+    layout, there = run.layout, set(storage.list(run.layout.folder))
+    yield from sorted(key for key in there if key.startswith(f"{layout.data.folder}/"))
+    for record in records:
+        stage = layout.iteration(record.iteration)
+        yield from filter(there.__contains__, (stage.record, stage.record_copy))
+    artifacts = [artifact for record in records for artifact in record.artifacts] + [each.artifact for each in results]
+    for artifact in artifacts:
+        yield artifact.path if artifact.path.endswith(".parquet") else f"{artifact.path}/{RESULT}"
+        yield from artifact.parts
+    yield from sorted(key for key in there if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key)
+
+
+def _write_weights(storage: Storage, run: Run, updates: int, below: str, target: Path) -> None:
+    with used(storage, run.name, updates) as path, tempfile.TemporaryDirectory() as scratch:
+        source = storage.local_path(path) or storage.download_folder(path, Path(scratch) / "checkpoint", below)
+        if not (source / below).is_dir():
+            raise ConfigError(f"run {run.name!r} has no adapter: it was trained without update.lora; leave --with adapters out")
+        shutil.copytree(source / below, target, symlinks=False)
+
+
+def _personal(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the files that name folders of a user or this machine's host, with what they name."""
+    names = {str(Path.home()) + "/"} | {
+        name for name in (socket.getfqdn(), socket.gethostname()) if len(name) > 5 and "." in name
+    }
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix in (".safetensors", ".png", ".lock") or path.is_relative_to(folder / WEIGHTS):
+            continue
+        for text in _texts(path):
+            match = next((name for name in names if name in text), None) or next(iter(HOMES.findall(text)), None)
+            if match:
+                yield str(path.relative_to(folder)), match[:80]
+                break
+
+
+def _texts(path: Path) -> Iterator[str]:
+    if path.suffix == ".parquet":
+        for row in read_parquet(path).to_pylist():
+            yield json.dumps(row, default=str)
+    else:
+        with suppress(UnicodeDecodeError):
+            yield path.read_text()
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for name in COMPUTES:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)

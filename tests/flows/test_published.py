@@ -1,0 +1,168 @@
+"""A run is published, and verified by a stranger who has nothing but what was published."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from nbrl.infra.parse import seal
+from nbrl.infra.storage import Storage
+from nbrl.tasks.bundle.contents import CONTENTS, Contents, listed, root_of
+from tests.flows.typed import nbrl
+from tests.tasks.bundle.test_download import web
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SSH key; the public one beside it ends with .pub."""
+    path = tmp_path_factory.mktemp("keys") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def published(home: Path, storage: Storage, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "small"
+    done = nbrl("publish-run", "small", str(folder), "--sign", str(key), "--home", str(home))
+    assert done.returncode == 0, done.stderr
+    assert "nbrl audit" in done.stdout
+    return folder
+
+
+@pytest.fixture
+def elsewhere(published: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed, and no other trace of the run."""
+    return Path(shutil.copytree(published, tmp_path / "copy"))
+
+
+def audit(where: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
+    return nbrl("audit", str(where), *words)
+
+
+def test_a_published_run_is_proved_by_whoever_has_the_key(published: Path, key: Path) -> None:
+    done = audit(published, "--signed-by", f"{key}.pub", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["contradictions"] == []
+    certain = {each["what"]: each["certainty"] for each in said["verdicts"]}
+    assert certain["who published it"] == certain["rewards, selections, advantages"] == certain["weights"] == "proved"
+    assert certain["trajectories"] == "on trust"
+
+
+def test_a_published_run_names_neither_folders_nor_hosts_of_its_machine(home: Path, published: Path) -> None:
+    for path in published.rglob("*.json"):
+        assert str(home) not in path.read_text()
+        assert str(Path.home()) + "/" not in path.read_text()
+    epoch = json.loads(next((published / "storage/runs/small/epochs").iterdir()).read_text())
+    assert epoch["host"] == epoch["user"] == epoch["command"] == epoch["process"] == ""
+    assert "success on held-out questions" in (published / "README.md").read_text()
+
+
+def test_it_is_verified_over_the_web(published: Path) -> None:
+    with web(published) as address:
+        done = audit(address)
+    assert done.returncode == 0, done.stderr
+    assert "it is not signed" not in done.stdout
+    assert "its signature was not compared" in " ".join(done.stdout.split())
+
+
+def test_a_signature_of_another_is_refused(elsewhere: Path, key: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    assert "is not signed by the owner of" in audit(elsewhere, "--signed-by", f"{other}.pub").stderr
+    fields = json.loads((elsewhere / CONTENTS).read_text())
+    (elsewhere / CONTENTS).write_text(json.dumps(fields | {"commit": "0" * 40}))
+    done = audit(elsewhere, "--signed-by", f"{key}.pub")
+    assert done.returncode != 0
+    assert "is not signed by the owner of" in done.stderr
+    (elsewhere / f"{CONTENTS}.sig").unlink()
+    assert "is not signed: it has no" in audit(elsewhere, "--signed-by", f"{key}.pub").stderr
+
+
+def relist(folder: Path) -> None:
+    """Make the list anew, as a forger would."""
+    contents = Contents.model_validate_json((folder / CONTENTS).read_text())
+    files = {path: listed(folder / path) for path in contents.files if (folder / path).exists()}
+    (folder / CONTENTS).write_text(contents.model_copy(update={"files": files, "root": root_of(files)}).model_dump_json())
+
+
+def sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    change(fields)
+    path.write_bytes(seal(fields))
+
+
+def forge_reward(folder: Path) -> None:
+    """Every answer was right, says a table, and the record names that table."""
+    table = next((folder / "storage/runs/small/iterations/000001").rglob("rewards.parquet"))
+    rewards = pq.read_table(table)
+    place = rewards.column_names.index("success")
+    pq.write_table(rewards.set_column(place, "success", pc.add(pc.multiply(rewards["success"], 0.0), 1.0)), table)
+    digest = listed(table).sha256
+
+    def name(fields: dict[str, Any]) -> None:
+        next(each for each in fields["artifacts"] if each["path"].endswith("rewards.parquet"))["digest"] = digest
+
+    for record in ("record.json", "record-copy.json"):
+        sealed(folder / "storage/runs/small/iterations/000001" / record, name)
+
+
+def forge_weights(folder: Path) -> None:
+    weights = folder / "weights/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+
+
+def forge_code(folder: Path) -> None:
+    def name(fields: dict[str, Any]) -> None:
+        world = {"kind": "own", "place": "os:getcwd", "settings": {}, "weight": 1.0}
+        fields["config"]["environments"]["world"] = world
+
+    sealed(folder / "storage/runs/small/run.json", name)
+
+
+def forge_name(folder: Path) -> None:
+    fields = json.loads((folder / CONTENTS).read_text())
+    (folder / CONTENTS).write_text(json.dumps(fields | {"run": "../../../etc"}))
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (forge_reward, "the rewards are not what the trajectories earn"),
+        (forge_weights, "does not hold the weights after 2 updates"),
+        (forge_code, "--trust"),
+        (forge_name, "which is not of the run"),
+    ],
+)
+def test_a_forger_who_lists_everything_anew_is_found_out(elsewhere: Path, forge: Callable[[Path], None], words: str) -> None:
+    forge(elsewhere)
+    if forge is not forge_name:
+        relist(elsewhere)
+    done = audit(elsewhere)
+    assert done.returncode != 0
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.more
+def test_an_update_of_a_published_run_is_done_again_bit_for_bit(published: Path) -> None:
+    done = audit(published, "--replay", "1")
+    assert done.returncode == 0, done.stderr
+    assert "the same weights, bit for bit" in " ".join(done.stdout.split())
+
+
+def test_what_exists_is_not_overwritten_and_an_unknown_run_is_named(home: Path, published: Path, tmp_path: Path) -> None:
+    assert "exists; name a folder that does not" in nbrl("publish-run", "small", str(published), "--home", str(home)).stderr
+    assert "no run 'nothing'" in nbrl("publish-run", "nothing", str(tmp_path / "x"), "--home", str(home)).stderr
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,94 @@
+"""A published run on the web, and servers that lie."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.errors import DamagedError, InfraError
+from nbrl.tasks.bundle.contents import check_files
+from nbrl.tasks.bundle.download import download
+from nbrl.tasks.errors import ConfigError
+from tests.tasks.bundle.test_contents import made
+
+
+class Web(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Redirecting(Web):
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", "http://169.254.169.254/")
+        self.end_headers()
+
+
+class Endless(Web):
+    def do_GET(self) -> None:
+        if "bundle.json" in self.path:
+            return super().do_GET()
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"x" * 65536)
+        except OSError:
+            return None
+
+
+class Compressed(Web):
+    def end_headers(self) -> None:
+        self.send_header("Content-Encoding", "gzip")
+        super().end_headers()
+
+
+@contextmanager
+def web(folder: Path, kind: type[Web] = Web) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(kind, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_published_run_is_fetched_whole(tmp_path: Path) -> None:
+    made(tmp_path / "p")
+    with web(tmp_path / "p") as address:
+        contents = download(address, tmp_path / "copy", 1.0)
+    check_files(tmp_path / "copy", contents)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "words"),
+    [
+        (Redirecting, ConfigError, "answers 302"),
+        (Endless, DamagedError, "is not the file that the list names"),
+        (Compressed, ConfigError, "comes compressed"),
+    ],
+)
+def test_a_server_that_answers_otherwise_is_refused(tmp_path: Path, kind: type[Web], fault: type[Exception], words: str) -> None:
+    made(tmp_path / "p")
+    with web(tmp_path / "p", kind) as address, pytest.raises(fault, match=words):
+        download(address, tmp_path / "copy", 1.0)
+
+
+def test_more_than_is_allowed_is_not_fetched(tmp_path: Path) -> None:
+    made(tmp_path / "p")
+    with web(tmp_path / "p") as address, pytest.raises(ConfigError, match="--most-gb allows 1e-09"):
+        download(address, tmp_path / "copy", 1e-9)
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with web(tmp_path) as address:
+        pass
+    with pytest.raises(InfraError, match=r"bundle.json cannot be fetched"):
+        download(address, tmp_path / "copy", 1.0)
