@@ -15,8 +15,8 @@ nothing else took time: (T_collect + T_learn) / max(T_collect, T_learn), with th
 `ratio_tail` are the same where some trajectories take long.
 
 With `--stream` lag 1 and lag 2, with adapters, are compared with streams of complete weights, where the lengths of trajectories
-have a heavy tail: lognormal (deviation 0.5 of the logarithm), and one in fifty ten times as long. `bound` is the update alone, for
-what is in flight has more than enough to do: `share_NAME` is it over the seconds of an iteration, 1 if the learner never waits.
+have a heavy tail: lognormal (deviation 0.5 of the logarithm), and one in fifty ten times as long. `bound` is the update alone:
+what is in flight has more than enough to do. `share_NAME` is it over the seconds of an iteration, 1 if the learner never waits.
 `trained_over_admitted_tokens_NAME` is how much longer the trajectories are that are learned from than all of a batch.
 """
 

@@ -7,6 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.agent import agent
 from nbrl.flows.cli.audit import audit, track
+from nbrl.flows.cli.ci import ci
 from nbrl.flows.cli.compare import compare
 from nbrl.flows.cli.data import data
 from nbrl.flows.cli.deploy import deploy, schedule
@@ -70,6 +71,7 @@ app.add_typer(model, name="model")
 app.command()(prepare)
 app.command()(runs)
 app.command()(compare)
+app.command()(ci)
 app.command()(export)
 app.command()(show)
 app.command()(serve)

@@ -57,10 +57,11 @@ def train_run(
     take_over: bool,
     redo: Sequence[tuple[int, str]] = (),
     metrics_port: int | None = None,
+    quiet: bool = False,
 ) -> None:
     """Train the run that `prepare` gives, what preflight returned and its name; after a stop, say how to continue.
 
-    Its metrics are at `metrics_port` of this machine meanwhile.
+    Its metrics are at `metrics_port` of this machine meanwhile. With `quiet` no table is printed at the end.
     """
     _check_metrics_port(metrics_port)
     if (prepared := prepare()) is None:
@@ -83,6 +84,8 @@ def train_run(
 
     with _metrics_served(config, name, metrics_port):
         summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
+    if quiet:
+        return
     from nbrl.flows.display.pages import closing, report
 
     out.print(report(summary))

@@ -1,6 +1,6 @@
 """What a published run consists of: a list of its files with their digests, and one root over all of them.
 
-The root is that of a Merkle tree as in RFC 6962, section 2.1, whose leaves are the files in the order of their paths. Whoever has
+The root is that of a Merkle tree as in RFC 6962, section 2.1, whose leaves are the files in the order of their paths. Who has
 the root can check one file by the list alone, or all of them.
 """
 

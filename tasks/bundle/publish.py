@@ -115,7 +115,7 @@ def _write_identity(storage: Storage, run: Run, target: Storage) -> None:
 def impersonal(config: RunConfig) -> RunConfig:
     """Return the settings without folders and servers of the user's: where results lie, and where the model is but for its name.
 
-    What an environment reads stays: without it the questions could not be told from others.
+    What an environment reads stays: without it the questions could not be known from others.
     """
     defaults = RunConfig.model_fields
     return config.model_copy(
