@@ -54,7 +54,7 @@ def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
 class PooledStream:
     """The rows of a stream at the queue of a pool. Its `tasks` end only with an error."""
 
-    def __init__(self, queue: Any, name: str, tasks: Sequence[asyncio.Task[None]]) -> None:
+    def __init__(self, queue: Any, name: str, tasks: Sequence[asyncio.Task[Any]]) -> None:
         self._queue, self._name, self.tasks = queue, name, tasks
 
     async def add(self, rows: list[dict[str, Any]]) -> None:
@@ -155,11 +155,13 @@ class RunnerPool:
         left = await self._left(plan)
         await _taken(self._queue.open.remote(name, len(rows), where, bool(left)))
         work = self._mapped([pa.Table.from_pylist(rows)], run_rows, (self._queue, name))
-        await self._tended(name, plan, work, where, engines, progress, healthy, say)
+        damaged = await self._tended(name, plan, work, where, engines, progress, healthy, say)
         try:
             index = work.result()
         except ray.exceptions.RayError as error:
             raise RolloutError(f"the runners failed: {_line(raised_in_task(error))}") from error
+        for chunk in sorted(damaged):
+            say(f"{chunk} is damaged: its trajectories were run again")
         await self._report(say)
         return index
 
@@ -208,10 +210,13 @@ class RunnerPool:
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
-    ) -> None:
-        """Keep runners at a round until the work is done: start them again, move them to engines, look for doubtful rows."""
+    ) -> set[str]:
+        """Keep runners at a round until the work is done: start them again, move them to engines, look for doubtful rows. Returns
+        the addresses of damaged chunks.
+        """
         running = asyncio.gather(*(_keep_running(runner, name, plan) for runner in self._runners))
         settling: asyncio.Task[set[str]] | None = None
+        damaged = set[str]()
         self._lived = time.monotonic()
         try:
             while not work.done():
@@ -230,8 +235,7 @@ class RunnerPool:
                         settling = asyncio.create_task(self._settle(name, plan, seen))
                 if settling is not None and settling.done():
                     done, settling = settling, None
-                    for chunk in sorted(done.result()):
-                        say(f"{chunk} is damaged: its trajectories are run again")
+                    damaged |= done.result()
         except BaseException:
             self._queue.open.remote("", 0, [], False)  # runners go on with nothing
             raise
@@ -240,6 +244,7 @@ class RunnerPool:
             if settling is not None:
                 settling.cancel()
             await asyncio.gather(running, return_exceptions=True)
+        return damaged
 
     def map_tables(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
         """Return `function(table, *arguments)` of every table, in one, by Ray Data."""

@@ -275,3 +275,40 @@ def test_whatever_happens_every_row_is_finished_once(count: int, steps: Sequence
         assert (await queue.index("r", ids))["id"].to_pylist() == ids
 
     asyncio.run(work())
+
+
+def test_a_stream_goes_on_with_rows_as_they_come_and_its_news_come_once() -> None:
+    async def scenario() -> None:
+        queue = WorkQueue()
+        await queue.register_runner(0, "life 0")
+        await queue.open("r", None, [], False)
+        await queue.add("r", rows(2))
+        assert await taken(queue, 0) == ["0", "1"]
+        await queue.finish("r", 0, "life 0", index("a", "1"))
+        assert (await queue.news("r"))["id"].to_pylist() == ["1"]
+        await queue.add("r", rows(4)[2:])
+        assert await taken(queue, 0) == ["2", "3"]
+        await queue.finish("r", 0, "life 0", index("b", "0", "1", "2"))  # 1 comes a second time
+        assert (await queue.news("r"))["id"].to_pylist() == ["0", "2"]
+        assert not len(await queue.news("other"))
+
+    asyncio.run(scenario())
+
+
+def test_a_pause_waits_for_what_has_begun_and_lets_nothing_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGN_S", 0.05)
+
+    async def scenario() -> None:
+        queue = WorkQueue()
+        await queue.register_runner(0, "life 0")
+        await queue.open("r", None, [], False)
+        await queue.add("r", rows(3))
+        assert await taken(queue, 0, free=1) == ["0"]
+        assert not await queue.pause("r")
+        assert await taken(queue, 0) == []
+        await queue.finish("r", 0, "life 0", index("a", "0"))
+        assert await queue.pause("r")
+        await queue.resume("r")
+        assert await taken(queue, 0) == ["1", "2"]
+
+    asyncio.run(scenario())

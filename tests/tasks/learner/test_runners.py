@@ -165,7 +165,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     assert sorted(played.read_text().split()) == sorted(str(n) for n in range(10))
     assert other_than_silence(said) == [
         "a runner ended and was started again; its finished trajectories are kept",
-        f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories are run again",
+        f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again",
     ]
 
 
