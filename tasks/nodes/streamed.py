@@ -15,7 +15,7 @@ from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.reward import over_parts
 from nbrl.tasks.nodes.rollout import check_failures, rollout_metrics, task_rows
 from nbrl.tasks.rollout.chunks import copied
-from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, groups_in, stream_ages, table_of
+from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, consecutive, groups_in, stream_ages, table_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -34,8 +34,9 @@ def in_flight(services: Services, start: Position) -> list[GroupInFlight]:
 
 def stream_prompts(config: RunConfig, questions: pa.Table, seed: int, groups: Sequence[GroupInFlight]) -> pa.Table:
     """Return a prompt for each group, with its `position` and the `updates` with which it was begun."""
-    none = prompts_at(questions, config.weights, seed, 0, 1).slice(0, 0)
-    found = pa.concat_tables([none, *(prompts_at(questions, config.weights, seed, each.position, 1) for each in groups)])
+    found = prompts_at(questions, config.weights, seed, 0, 1).slice(0, 0)
+    for first, count in consecutive([group.position for group in groups]):
+        found = pa.concat_tables([found, prompts_at(questions, config.weights, seed, first, count)])
     for name in GroupInFlight._fields:
         found = found.append_column(name, pa.array([getattr(each, name) for each in groups], pa.int64()))
     return found

@@ -5,7 +5,7 @@ none is older than the lag: a group is begun when a batch is admitted, and until
 in flight.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -67,6 +67,15 @@ class StreamRule(NamedTuple):
         left = [group for group in groups if group.position not in admitted]
         young = sum(updates + 1 - group.updates <= self.lag for group in left)
         return [*left, *(GroupInFlight(cursor + number, updates) for number in range(self.in_flight - young))]
+
+
+def consecutive(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """Return positions as runs of consecutive ones: the first of each, and how many they are."""
+    runs = list[tuple[int, int]]()
+    for position in positions:
+        first, count = runs[-1] if runs else (position, 0)
+        runs[-1:] = [(first, count + 1)] if position == first + count else [(first, count), (position, 1)]
+    return runs
 
 
 def table_of(groups: Sequence[GroupInFlight]) -> pa.Table:

@@ -1,12 +1,13 @@
 """Which groups of a stream are in flight, and which fill a batch."""
 
+import itertools
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, age_shares
+from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, age_shares, consecutive
 
 FINISH = StreamRule(batch=2, in_flight=3, admit="finish", lag=2)
 QUOTA, ORDER = FINISH._replace(admit="quota"), FINISH._replace(admit="order")
@@ -82,3 +83,10 @@ def test_shares_of_ages_are_of_tokens() -> None:
         "pipeline/staleness/0": 0.75,
         "pipeline/staleness/2": 0.25,
     }
+
+
+@given(st.lists(st.integers(0, 20)))
+def test_runs_of_positions_are_the_positions(positions: list[int]) -> None:
+    runs = consecutive(positions)
+    assert [first + number for first, count in runs for number in range(count)] == positions
+    assert all(one[0] + one[1] != other[0] for one, other in itertools.pairwise(runs))
