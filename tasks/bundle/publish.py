@@ -11,14 +11,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
 from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
 from nbrl.tasks.bundle.contents import CONTENTS, STORAGE, WEIGHTS, Contents, listed, root_of
 from nbrl.tasks.bundle.signature import sign
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF, RESULT
+from nbrl.tasks.layout.stages import is_trajectories
+from nbrl.tasks.nodes.reward import with_references
+from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.runs.checkpoints import used
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
@@ -27,6 +33,7 @@ from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, results_of
 from nbrl.tasks.runs.run import Run, known_run
+from nbrl.tasks.runs.scope import Artifact
 
 Parts = Literal["weights", "adapters", "none"]
 COMPUTES = ("torch", "transformers", "numpy", "pyarrow", "ray", "prefect")
@@ -72,6 +79,9 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
     _write_identity(storage, run, target)
     for where in _keys(storage, run, records, results):
         target.write_bytes(where, storage.read_bytes(where))
+    for where in _grades(storage, run, records, results, target):
+        if storage.exists(where):
+            target.write_bytes(where, storage.read_bytes(where))
     newest, updates = records[-1], max(record.updates for record in records)
     if parts != "none" and newest.checkpoint:
         _write_weights(storage, run, updates, HF if parts == "weights" else ADAPTER, folder / WEIGHTS)
@@ -142,6 +152,28 @@ def _keys(storage: Storage, run: Run, records: Iterable[Record], results: Iterab
         yield artifact.path if artifact.path.endswith(".parquet") else f"{artifact.path}/{RESULT}"
         yield from artifact.parts
     yield from sorted(key for key in there if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key)
+
+
+def _grades(
+    storage: Storage, run: Run, records: Iterable[Record], results: Iterable[NodeResult], empty: Storage
+) -> Iterator[str]:
+    """Yield the keys of the grades of a model, without which rewards cannot be computed again: those that `empty` lacks."""
+    settings = stored_config(storage, run).reward.judge
+    if settings is None:
+        return
+    asked = [(round_.trajectories, _table(storage, round_.prompts)) for record in records for round_ in record.rounds]
+    questions = stored.read(storage, run.layout.data, "held_out")
+    for result in results:
+        key = next(filter(is_trajectories, result.artifact.parts))
+        asked.append((Artifact(path=key, digest=result.artifact.parts[key]), questions))
+    for trajectories, prompts in asked:
+        rows = with_references(_table(storage, trajectories), prompts)
+        yield from recorded(rows, {}, settings, empty).gone
+
+
+def _table(storage: Storage, artifact: Artifact) -> pa.Table:
+    """Return the table of an artifact."""
+    return storage.read_table(artifact.path, artifact.digest)
 
 
 def _write_weights(storage: Storage, run: Run, updates: int, below: str, target: Path) -> None:

@@ -9,7 +9,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.contents import STORAGE, WEIGHTS, Contents, check_files
 from nbrl.tasks.bundle.signature import check_signature, is_signed
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
-from nbrl.tasks.layout.runs import RUNS
+from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
 from nbrl.tasks.runs.history import Record
 
 Certainty = Literal["proved", "consistent", "on trust"]
@@ -31,14 +31,11 @@ def check_bundle(folder: Path, contents: Contents, signed_by: Path | None) -> St
     if signed_by is not None:
         check_signature(folder, signed_by)
     check_files(folder, contents)
-    foreign = [path for path in contents.files if path.startswith(f"{STORAGE}/") and not path.startswith(_below(contents))]
+    mine = tuple(f"{STORAGE}/{place}/" for place in (f"{RUNS}/{contents.run}", JUDGEMENTS))
+    foreign = [path for path in contents.files if path.startswith(f"{STORAGE}/") and not path.startswith(mine)]
     if foreign:
         raise ConfigError(f"{folder} holds {foreign[0]}, which is not of the run {contents.run!r} that it names")
     return Storage(StorageSettings(root=str(folder / STORAGE)))
-
-
-def _below(contents: Contents) -> str:
-    return f"{STORAGE}/{RUNS}/{contents.run}/"
 
 
 def check_published_weights(folder: Path, contents: Contents, record: Record) -> bool:
