@@ -46,6 +46,10 @@ class BrokenInvariantError(RunError):
     """An invariant does not hold; continuing would train on wrong data."""
 
 
+class NoGainError(RunError):
+    """A checkpoint is not so much better than the champion that it may take its place."""
+
+
 class UpdateError(RunError):
     """An order cannot be carried out; the message says why in one line."""
 

@@ -46,6 +46,16 @@ def scores_by_question(answers: pa.Table, asked: pa.Table, mode: str) -> dict[Co
     return {question: sum(scores) / len(scores) for question, scores in found.items()}
 
 
+def abilities_by_question(answers: pa.Table, asked: pa.Table) -> dict[ComparedQuestion, str]:
+    """Return the environment and the ability of each question, as one label; of one with several the last."""
+    rows = {question_id(row["environment"], row["id"]): row for row in asked.to_pylist()}
+    columns = ["question_id", "question", "references", "environment", "ability"]
+    return {
+        _question(row, rows.get(row["question_id"], {})): f"{row['environment']}/{row['ability']}"
+        for row in answers.select(columns).to_pylist()
+    }
+
+
 def _question(answered: Mapping[str, Any], asked: Mapping[str, Any]) -> ComparedQuestion:
     files = tuple(sorted(f"{file['name']} {file['digest']}" for file in asked.get("files") or ()))
     references = tuple(sorted(answered["references"] or ()))

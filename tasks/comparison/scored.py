@@ -9,7 +9,7 @@ import pyarrow as pa
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.figures import ComparedQuestion, RunCost, cost_of, scores_by_question, tokens_of
+from nbrl.tasks.comparison.figures import ComparedQuestion, RunCost, abilities_by_question, cost_of, scores_by_question, tokens_of
 from nbrl.tasks.comparison.sigmoid import LEAST, CurvePoint, Fit, fit
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
@@ -53,12 +53,13 @@ class Scored(ClosedModel):
 
 @dataclass(frozen=True)
 class Side:
-    """`questions` are the scores of the questions of its final evaluation."""
+    """`questions` are the scores of the questions of its final evaluation, `abilities` what they ask for."""
 
     run: Run
     config: RunConfig
     scored: Scored
     questions: dict[ComparedQuestion, float]
+    abilities: dict[ComparedQuestion, str]
 
     @property
     def identity(self) -> tuple[str, str, int | None]:
@@ -116,8 +117,11 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
         records, held = records[: at[0].step], [each for each in held if each.step <= at[0].step]
     config, asked = resumed_config(storage, run.name, ()), stored.read(storage, run.layout.data, "held_out")
 
+    def answers(one: _Held) -> pa.Table:
+        return answers_of_result(storage, one.result.artifact, asked)
+
     def scored(one: _Held) -> tuple[HeldOutScore, dict[ComparedQuestion, float]]:
-        return _scored(answers_of_result(storage, one.result.artifact, asked), asked, config.evaluate.mode, one.updates)
+        return _scored(answers(one), asked, config.evaluate.mode, one.updates)
 
     best = held[-1] if updates is not None else max(held, key=lambda each: (each.success, each.step))
     final, questions = scored(held[-1])
@@ -136,7 +140,7 @@ def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
     if rollouts:
         fitted = "held-out" if len(held_out) >= LEAST else "rollouts"
         found = found.model_copy(update={"fitted": fitted, "fit": fit(held_out if fitted == "held-out" else rollouts)})
-    return Side(run, config, found, questions)
+    return Side(run, config, found, questions, abilities_by_question(answers(held[-1]), asked))
 
 
 def _scored(
@@ -163,7 +167,8 @@ def _evaluation(storage: Storage, name: str) -> Side:
         gpu_seconds=_of_evaluation(summary.gpu_seconds),
     )
     scored = Scored(label=name, kind="evaluations", final=score, best=score, cost=cost)
-    return Side(run, resumed_config(storage, name, (), EVALUATIONS), scored, questions)
+    abilities = abilities_by_question(answers, asked)
+    return Side(run, resumed_config(storage, name, (), EVALUATIONS), scored, questions, abilities)
 
 
 def _of_evaluation(seconds: float) -> dict[str, float]:

@@ -69,7 +69,7 @@ def pinned(storage: Storage, run: Run) -> set[int]:
 class Champion(ClosedModel):
     """The checkpoint after `updates` updates of a run: its folder, and the digest of its weights.
 
-    `promoted` is in seconds since 1970.
+    `promoted` is in seconds since 1970. `before` is the champion in whose place it came, without the one before that.
     """
 
     recipe: str
@@ -80,6 +80,7 @@ class Champion(ClosedModel):
     weights: str
     promoted: float
     user: str = ""
+    before: "Champion | None" = None
 
     @model_validator(mode="after")
     def _of_the_run(self) -> "Champion":
@@ -125,9 +126,13 @@ def recorded(storage: Storage, recipe: str) -> Champion | None:
 
 
 def champions(storage: Storage) -> set[str]:
-    """Return the folders of the checkpoints that are champions. Raises DamagedError if one cannot be read."""
+    """Return the folders of the checkpoints that are champions, or were until the last promotion of their recipe.
+
+    Raises DamagedError if one cannot be read.
+    """
     recipes = [key.rpartition("/")[2].removesuffix(".json") for key in storage.list(CHAMPIONS)]
-    return {found.checkpoint for recipe in recipes if (found := recorded(storage, recipe))}
+    found = [each for recipe in recipes if (each := recorded(storage, recipe))]
+    return {each.checkpoint for each in [*found, *(each.before for each in found if each.before)]}
 
 
 def weights_digest(storage: Storage, checkpoint: str) -> str:

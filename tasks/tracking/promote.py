@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from nbrl.infra.errors import DamagedError, MissingError, ServerError, StorageError, shortened
@@ -16,7 +17,8 @@ from nbrl.tasks.layout.runs import champion_of
 from nbrl.tasks.runs.checkpoints import checkpoint_folder, used
 from nbrl.tasks.runs.epochs import user
 from nbrl.tasks.runs.history import made_in, read_record
-from nbrl.tasks.runs.pins import Champion, missing, weights_digest
+from nbrl.tasks.runs.pins import Champion, missing, recorded, weights_digest
+from nbrl.tasks.runs.pins import champion as champion_of_recipe
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
 from nbrl.tasks.tracking.parameters import RUN_ID, identity
@@ -32,8 +34,27 @@ def promote(storage: Storage, name: str, updates: int | None) -> Champion:
     run = known_run(storage, name)
     with used(storage, name, updates) as folder:  # while it is read, training does not delete it
         champion = _whole(storage, run, folder)
+        with suppress(DamagedError):  # what it named is unknown, and so is what was before
+            if (current := recorded(storage, run.recipe)) is not None:
+                before = current.before if current.checkpoint == folder else current.model_copy(update={"before": None})
+                champion = champion.model_copy(update={"before": before})
         storage.write_json(champion_of(run.recipe), champion.model_dump(mode="json"))
     return champion
+
+
+def former_of(storage: Storage, recipe: str) -> tuple[str, int]:
+    """Return the run and the updates of the champion that a recipe had before the last promotion; it becomes the champion again
+    when it is promoted.
+
+    Raises ConfigError where there was none.
+    """
+    current = champion_of_recipe(storage, recipe)
+    if current.before is None:
+        raise ConfigError(
+            f"the recipe {recipe!r} had no champion before run {current.run} after {current.updates} updates; promote another "
+            "with `nbrl promote RUN@N`"
+        )
+    return current.before.run, current.before.updates
 
 
 def _whole(storage: Storage, run: Run, folder: str) -> Champion:

@@ -13,7 +13,7 @@ from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.pins import champion, weights_digest
 from nbrl.tasks.runs.retention import complete, prune
-from nbrl.tasks.tracking.promote import promote
+from nbrl.tasks.tracking.promote import former_of, promote
 from tests.tasks.synced import RUN, begun, evaluated, iteration
 
 EPOCH = "e0001-abcdef"
@@ -41,15 +41,31 @@ def made(storage: Storage, count: int) -> list[Record]:
     return [record for number in range(count) if (record := read_record(storage, RUN, number))]
 
 
-def test_a_champion_stays_until_another_is_promoted(storage: Storage) -> None:
+def test_a_champion_stays_until_two_others_were_promoted(storage: Storage) -> None:
     records = made(storage, 3)
     assert promote(storage, "r", 1) == champion(storage, "tiny")
-    prune(storage, RUN, records, {}, KEEP_ONE)
-    assert complete(storage, RUN) == {records[0].checkpoint, records[2].checkpoint}
+    prune(storage, RUN, records[:2], {}, KEEP_ONE)
+    assert complete(storage, RUN) == {record.checkpoint for record in records}
     assert champion(storage, "tiny").updates == 1
+    assert promote(storage, "r", 2).updates == 2
+    prune(storage, RUN, records, {}, KEEP_ONE)
+    assert complete(storage, RUN) == {record.checkpoint for record in records}
     assert promote(storage, "r", None).updates == 3
     prune(storage, RUN, records, {}, KEEP_ONE)
-    assert complete(storage, RUN) == {records[2].checkpoint}
+    assert complete(storage, RUN) == {records[1].checkpoint, records[2].checkpoint}
+
+
+def test_the_champion_before_the_last_promotion_can_be_promoted_again(storage: Storage) -> None:
+    made(storage, 2)
+    promote(storage, "r", 1)
+    with pytest.raises(ConfigError, match="had no champion before run r after 1 updates"):
+        former_of(storage, "tiny")
+    promote(storage, "r", 2)
+    promote(storage, "r", 2)  # once more changes nothing of what was before
+    assert former_of(storage, "tiny") == ("r", 1)
+    promote(storage, *former_of(storage, "tiny"))
+    assert champion(storage, "tiny").updates == 1
+    assert former_of(storage, "tiny") == ("r", 2)
 
 
 @pytest.mark.parametrize("elsewhere", ["runs/other/checkpoints/000001-e0001-abcdef", "runs/r/../other", "/etc", "data"])

@@ -1,0 +1,70 @@
+"""Judges whether a checkpoint may take the champion's place: better on the same held-out questions, and worse in no ability."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.comparison.figures import ComparedQuestion
+from nbrl.tasks.comparison.scored import Side, read
+from nbrl.tasks.errors import ConfigError, NoGainError
+from nbrl.tasks.evaluation.statistics import Difference, difference
+from nbrl.tasks.runs.pins import recorded
+from nbrl.tasks.runs.run import known_run
+
+
+class Gate(NamedTuple):
+    """The gain over the champion, in all and by ability, and the reasons against it; none where it may take the place."""
+
+    gain: Difference | None
+    by_ability: dict[str, Difference]
+    against: list[str]
+
+
+def judge_gain(champion: Side, candidate: Side, margin: float) -> Gate:
+    """Compare a candidate with the champion on the questions that both were asked (paired bootstrap).
+
+    It must be better with all of the 95 % interval, and in no ability worse than by the margin in the mean.
+    """
+    common = sorted(champion.questions.keys() & candidate.questions.keys())
+    if not common:
+        return Gate(None, {}, ["it and the champion were not asked one question in common, so that they cannot be compared"])
+    gain = _gain(champion.questions, candidate.questions, common)
+    abilities: dict[str, list[ComparedQuestion]] = {}
+    for each in common:
+        abilities.setdefault(candidate.abilities[each], []).append(each)
+    by_ability = {name: _gain(champion.questions, candidate.questions, asked) for name, asked in sorted(abilities.items())}
+    against = []
+    if gain.low <= 0:
+        against.append(f"its gain in success on {len(common)} questions is {gain}: the 95 % interval does not lie above 0")
+    for name, found in by_ability.items():
+        if found.value < -margin:
+            against.append(f"{name} is worse by {-found.value:.3f}, and {margin:g} is allowed ({found.questions} questions)")
+    return Gate(gain, by_ability, against)
+
+
+def check_better(storage: Storage, name: str, updates: int | None, margin: float) -> str:
+    """Return in a sentence that a run's checkpoint may take the place of its recipe's champion: it is better on the same held-out
+    questions, and in no ability worse by more than the margin.
+
+    Raises NoGainError with all reasons against it otherwise, and ConfigError where one of both was not evaluated.
+    """
+    recipe = known_run(storage, name).recipe
+    if (current := recorded(storage, recipe)) is None:
+        return f"the recipe {recipe!r} had no champion"
+    candidate = name if updates is None else f"{name}@{updates}"
+    champion, other = read(storage, f"{current.run}@{current.updates}"), read(storage, candidate)
+    if champion.identity == other.identity:
+        raise ConfigError(f"{candidate} is the champion of {recipe}")
+    gate = judge_gain(champion, other, margin)
+    if gate.against:
+        raise NoGainError(
+            f"{candidate} stays behind the champion of {recipe}, run {current.run} after {current.updates} updates: "
+            f"{'; '.join(gate.against)}"
+        )
+    return f"its success is better than that of run {current.run} after {current.updates} updates by {gate.gain}"
+
+
+def _gain(
+    champion: Mapping[ComparedQuestion, float], candidate: Mapping[ComparedQuestion, float], asked: list[ComparedQuestion]
+) -> Difference:
+    return difference([champion[each] for each in asked], [candidate[each] for each in asked])
