@@ -73,7 +73,7 @@ def audit_published(
     from nbrl.tasks.audit.audit import Audit
     from nbrl.tasks.bundle.contents import read_contents
     from nbrl.tasks.bundle.download import download, is_address
-    from nbrl.tasks.bundle.verify import check_bundle, check_published_weights, verdicts
+    from nbrl.tasks.bundle.verify import check_bundle, check_published_weights, claims
     from nbrl.tasks.errors import BrokenInvariantError, ConfigError
     from nbrl.tasks.runs.recipes import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
@@ -107,10 +107,10 @@ def audit_published(
         rows = []
         if not found:
             counted = len(checked.evaluations)
-            rows = list(verdicts(folder, contents, checked.records, counted, signed_by, replay, weights))
+            rows = list(claims(folder, contents, checked.records, counted, signed_by, replay, weights))
     if as_json:
         said = [each._asdict() for each in rows]
-        print(json.dumps({"run": contents.run, "root": contents.root, "verdicts": said, "contradictions": found}))
+        print(json.dumps({"run": contents.run, "root": contents.root, "claims": said, "contradictions": found}))
     else:
         for sentence in found:
             say(sentence, "red")

@@ -33,7 +33,7 @@ class ListedFile(ClosedModel):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class Contents(ClosedModel):
+class FileList(ClosedModel):
     """The list of a published run: `files` by path below the folder, without the list and its signature.
 
     `version` and `commit` are those of nbrl that trained and published it, `packages` the versions of what computed.
@@ -75,12 +75,12 @@ def listed(path: Path) -> ListedFile:
     return ListedFile(size=size, sha256=digest.hexdigest())
 
 
-def parsed(text: bytes, where: str) -> Contents:
+def parsed(text: bytes, where: str) -> FileList:
     """Return a list that may be hostile. Raises DamagedError unless its root is that of its files, whose paths are plain."""
     if len(text) > LARGEST_LIST:
         raise DamagedError(f"{where} has more than {LARGEST_LIST >> 20} MB, and is no list of a published run")
     try:
-        contents = Contents.model_validate(json_value(text.decode()))
+        contents = FileList.model_validate(json_value(text.decode()))
     except (ValidationError, ValueError, RecursionError) as error:
         what = fault_in_words(error) if isinstance(error, ValidationError) else "it is no JSON"
         raise DamagedError(f"{where} is no list of a published run: {what[:300]}") from error
@@ -93,7 +93,7 @@ def parsed(text: bytes, where: str) -> Contents:
     return contents
 
 
-def read_contents(folder: Path) -> Contents:
+def read_contents(folder: Path) -> FileList:
     """Return the list in a folder. Raises ConfigError where there is none, DamagedError as `parsed`."""
     path = folder / CONTENTS
     if path.is_symlink() or not path.is_file():
@@ -102,7 +102,7 @@ def read_contents(folder: Path) -> Contents:
         return parsed(file.read(LARGEST_LIST + 1), str(path))
 
 
-def check_files(folder: Path, contents: Contents) -> None:
+def check_files(folder: Path, contents: FileList) -> None:
     """Raises DamagedError unless the folder holds the listed files with their bytes, and nothing else: no link, no other kind."""
     found = dict(_walk(folder))
     wanted = contents.files.keys() | {CONTENTS}

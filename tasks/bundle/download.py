@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from nbrl.infra.errors import DamagedError, InfraError, shortened
-from nbrl.tasks.bundle.contents import CONTENTS, LARGEST_LIST, SIGNATURE, Contents, ListedFile, parsed
+from nbrl.tasks.bundle.contents import CONTENTS, LARGEST_LIST, SIGNATURE, FileList, ListedFile, parsed
 from nbrl.tasks.bundle.signature import LARGEST
 from nbrl.tasks.errors import ConfigError
 
@@ -21,7 +21,7 @@ def is_address(text: str) -> bool:
     return urlsplit(text).scheme in ("http", "https")
 
 
-def download(address: str, folder: Path, most_gb: float) -> Contents:
+def download(address: str, folder: Path, most_gb: float) -> FileList:
     """Fetch a published run into a new folder and return its list. No redirect is followed to another host.
 
     Raises ConfigError where its files have more than `most_gb` gigabytes, DamagedError where one is not what the list says, and

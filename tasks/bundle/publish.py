@@ -17,7 +17,7 @@ from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
-from nbrl.tasks.bundle.contents import CONTENTS, STORAGE, WEIGHTS, Contents, listed, root_of
+from nbrl.tasks.bundle.contents import CONTENTS, STORAGE, WEIGHTS, FileList, listed, root_of
 from nbrl.tasks.bundle.signature import sign
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
@@ -44,7 +44,7 @@ CODE = Path(__file__).resolve().parents[2]
 
 def publish_run(
     storage: Storage, name: str, out: Path, parts: Parts = "weights", key: Path | None = None, as_is: bool = False
-) -> Contents:
+) -> FileList:
     """Write the run to the folder `out`, which appears when it is complete; return its list.
 
     `parts` says whether the newest weights come along: the whole model, or what LoRA trained. With `key` the list is signed.
@@ -71,7 +71,7 @@ def publish_run(
     return contents
 
 
-def _written(storage: Storage, run: Run, records: list[Record], folder: Path, parts: Parts, as_is: bool) -> Contents:
+def _written(storage: Storage, run: Run, records: list[Record], folder: Path, parts: Parts, as_is: bool) -> FileList:
     target = Storage(StorageSettings(root=str(folder / STORAGE)))
     results = [
         each for updates in evaluated_updates(storage, run) for each in results_of(storage, run.layout.evaluation(updates))
@@ -99,7 +99,7 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
         )
     files = {str(path.relative_to(folder)): listed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     first = next(iter(epochs_of(storage, run.layout)), None)
-    contents = Contents(
+    contents = FileList(
         run=run.name,
         version=version("nbrl"),
         commit="" if first is None else first.commit,

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.bundle.contents import STORAGE, WEIGHTS, Contents, check_files
+from nbrl.tasks.bundle.contents import STORAGE, WEIGHTS, FileList, check_files
 from nbrl.tasks.bundle.signature import check_signature, is_signed
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
@@ -15,7 +15,7 @@ from nbrl.tasks.runs.history import Record
 Certainty = Literal["proved", "consistent", "on trust"]
 
 
-class Verdict(NamedTuple):
+class Claim(NamedTuple):
     """What is said of a run, how certain it is, and why."""
 
     what: str
@@ -23,7 +23,7 @@ class Verdict(NamedTuple):
     why: str
 
 
-def check_bundle(folder: Path, contents: Contents, signed_by: Path | None) -> Storage:
+def check_bundle(folder: Path, contents: FileList, signed_by: Path | None) -> Storage:
     """Return the storage of a published run, whose files are those that were listed, and signed by the owner of this key.
 
     Raises DamagedError and ConfigError.
@@ -38,7 +38,7 @@ def check_bundle(folder: Path, contents: Contents, signed_by: Path | None) -> St
     return Storage(StorageSettings(root=str(folder / STORAGE)))
 
 
-def check_published_weights(folder: Path, contents: Contents, record: Record) -> bool:
+def check_published_weights(folder: Path, contents: FileList, record: Record) -> bool:
     """Return whether there are whole weights. Raises BrokenInvariantError unless they are those of the run's last record."""
     names = [path.removeprefix(f"{WEIGHTS}/") for path in contents.files if path.startswith(f"{WEIGHTS}/")]
     if not names or "adapter_config.json" in names:
@@ -49,32 +49,32 @@ def check_published_weights(folder: Path, contents: Contents, record: Record) ->
     return True
 
 
-def verdicts(
+def claims(
     folder: Path,
-    contents: Contents,
+    contents: FileList,
     records: Sequence[Record],
     evaluations: int,
     signed_by: Path | None,
     replayed: int | None,
     weights: bool,
-) -> Iterator[Verdict]:
+) -> Iterator[Claim]:
     """Yield what is said of a run that its audit did not contradict."""
     files = f"{len(contents.files)} files, root {contents.root[:16]}…"
     if signed_by is not None:
-        yield Verdict("who published it", "proved", f"{files}: signed by the owner of {signed_by.name}")
+        yield Claim("who published it", "proved", f"{files}: signed by the owner of {signed_by.name}")
     else:
         signed = "its signature was not compared with a key: --signed-by" if is_signed(folder) else "it is not signed"
-        yield Verdict("who published it", "on trust", f"{files}; {signed}")
+        yield Claim("who published it", "on trust", f"{files}; {signed}")
     updates = max(record.updates for record in records)
-    yield Verdict("files", "proved", "each has the digest that the list names, and the root is over all of them")
-    yield Verdict("prompts", "proved", f"those of {len(records)} iterations follow from the stored questions and the seed")
-    yield Verdict("rewards, selections, advantages", "proved", "computed again from the trajectories")
-    yield Verdict("updates", "consistent", f"each of {updates} names the trajectories, advantages and weights that made it")
+    yield Claim("files", "proved", "each has the digest that the list names, and the root is over all of them")
+    yield Claim("prompts", "proved", f"those of {len(records)} iterations follow from the stored questions and the seed")
+    yield Claim("rewards, selections, advantages", "proved", "computed again from the trajectories")
+    yield Claim("updates", "consistent", f"each of {updates} names the trajectories, advantages and weights that made it")
     if replayed is not None:
-        yield Verdict(f"update of iteration {replayed}", "proved", "done again on this machine: the same weights, bit for bit")
+        yield Claim(f"update of iteration {replayed}", "proved", "done again on this machine: the same weights, bit for bit")
     if weights:
-        yield Verdict("weights", "proved", f"those in {WEIGHTS}/ are the ones after {updates} updates")
-    yield Verdict("evaluations", "proved", f"the scores of {evaluations} are what their trajectories earn")
-    yield Verdict("trajectories", "on trust", "that the model sampled the tokens, and cells printed what they say: not run again")
-    yield Verdict("questions", "on trust", "where they come from, and that held-out ones were not trained on elsewhere")
-    yield Verdict("times and machines", "on trust", "seconds and processors are as recorded")
+        yield Claim("weights", "proved", f"those in {WEIGHTS}/ are the ones after {updates} updates")
+    yield Claim("evaluations", "proved", f"the scores of {evaluations} are what their trajectories earn")
+    yield Claim("trajectories", "on trust", "that the model sampled the tokens, and cells printed what they say: not run again")
+    yield Claim("questions", "on trust", "where they come from, and that held-out ones were not trained on elsewhere")
+    yield Claim("times and machines", "on trust", "seconds and processors are as recorded")

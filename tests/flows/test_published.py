@@ -13,7 +13,7 @@ import pytest
 
 from nbrl.infra.parse import seal
 from nbrl.infra.storage import Storage
-from nbrl.tasks.bundle.contents import CONTENTS, Contents, listed, root_of
+from nbrl.tasks.bundle.contents import CONTENTS, FileList, listed, root_of
 from tests.flows.typed import nbrl
 from tests.tasks.bundle.test_download import web
 
@@ -52,7 +52,7 @@ def test_a_published_run_is_proved_by_whoever_has_the_key(published: Path, key: 
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["contradictions"] == []
-    certain = {each["what"]: each["certainty"] for each in said["verdicts"]}
+    certain = {each["what"]: each["certainty"] for each in said["claims"]}
     assert certain["who published it"] == certain["rewards, selections, advantages"] == certain["weights"] == "proved"
     assert certain["trajectories"] == "on trust"
 
@@ -89,7 +89,7 @@ def test_a_signature_of_another_is_refused(elsewhere: Path, key: Path, tmp_path:
 
 def relist(folder: Path) -> None:
     """Make the list anew, as a forger would."""
-    contents = Contents.model_validate_json((folder / CONTENTS).read_text())
+    contents = FileList.model_validate_json((folder / CONTENTS).read_text())
     files = {path: listed(folder / path) for path in contents.files if (folder / path).exists()}
     (folder / CONTENTS).write_text(contents.model_copy(update={"files": files, "root": root_of(files)}).model_dump_json())
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
-from nbrl.tasks.bundle.contents import CONTENTS, Contents, ListedFile, check_files, listed, merkle_root, parsed, root_of
+from nbrl.tasks.bundle.contents import CONTENTS, FileList, ListedFile, check_files, listed, merkle_root, parsed, root_of
 from nbrl.tasks.bundle.contents import read_contents as read
 from nbrl.tasks.errors import ConfigError
 
@@ -48,7 +48,7 @@ def made(folder: Path) -> dict[str, Any]:
     (folder / "README.md").write_text("words")
     (folder / "storage/table.parquet").write_bytes(b"bytes")
     files = {path: listed(folder / path) for path in ("README.md", "storage/table.parquet")}
-    contents = Contents(run="r", version="1", commit="", packages={}, updates=1, files=files, root=root_of(files))
+    contents = FileList(run="r", version="1", commit="", packages={}, updates=1, files=files, root=root_of(files))
     (folder / CONTENTS).write_text(contents.model_dump_json())
     fields: dict[str, Any] = json.loads(contents.model_dump_json())
     return fields
