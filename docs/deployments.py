@@ -14,6 +14,7 @@ from prefect.deployments.runner import RunnerDeployment
 from nbrl.flows import deployed
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
 from nbrl.flows.deployments import SLUG, DeployOptions, deployment, deployments_of
+from nbrl.flows.nightly import NightlyOrder
 from nbrl.infra import prefect_server
 
 FILE = Path(__file__).parent.parent / "prefect.yaml"
@@ -35,6 +36,9 @@ def deployments() -> dict[str, RunnerDeployment]:
         "continues this run until its iterations are done": train,
         "its newest checkpoint, every night; one that was evaluated already is found": evaluate,
         "makes questions to train on": deployment(deployed.prepare, "questions", prepare),
+        "learns every night from questions of one's own use": deployment(
+            deployed.nightly, "mine", NightlyOrder(recipe=Path("examples/nightly/nightly.yaml"))
+        ),
         "applies the retention of all runs": clean,
     }
 

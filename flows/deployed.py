@@ -22,6 +22,7 @@ from pydantic import Field
 
 from nbrl.flows import clean as cleaning
 from nbrl.flows import evaluate as evaluation
+from nbrl.flows import nightly as nights
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
 from nbrl.flows.attempts import given_up, retried
@@ -129,6 +130,14 @@ async def prepare(order: PrepareOrder) -> str:
     await asyncio.to_thread(check, settings, folder)
     await preparation.prepare.fn(settings, folder, order.home)
     return str(folder)
+
+
+@flow(name="nightly", flow_run_name="nightly {order.recipe.stem} {order.night}", persist_result=False)
+@visibly
+async def nightly(order: nights.NightlyOrder) -> str:
+    """Learn from questions of one's own use, and promote what is better; see docs/nightly.md."""
+    report = await nights.nightly.fn(order)
+    return "promoted" if report.promoted else "; ".join(report.reasons)
 
 
 @flow(name="clean", flow_run_name="clean {order.root}", persist_result=False)

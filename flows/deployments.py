@@ -15,6 +15,7 @@ from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
 from nbrl.flows.evaluation_request import EvaluationRequest, check_root
+from nbrl.flows.nightly import NightlyOrder, settings_in
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.home import HOME, ROOT
 from nbrl.infra.paths import expanded
@@ -26,8 +27,8 @@ from nbrl.tasks.runs.opening import continued
 from nbrl.tasks.runs.recipes import load, trusted_config, with_home
 from nbrl.tasks.runs.run import checked_name, known_run
 
-Kind = Literal["train", "evaluate", "prepare", "clean"]
-USUAL = {"train": None, "evaluate": "0 2 * * *", "prepare": "0 4 * * sun", "clean": "0 4 * * sun"}
+Kind = Literal["train", "evaluate", "prepare", "clean", "nightly"]
+USUAL = {"train": None, "evaluate": "0 2 * * *", "prepare": "0 4 * * sun", "clean": "0 4 * * sun", "nightly": "0 1 * * *"}
 TAG, SLUG = "nbrl", "cron"  # a schedule that has a slug is changed in place
 FIELDS = 5  # of a cron line
 
@@ -54,6 +55,8 @@ def deployments_of(options: DeployOptions) -> list[RunnerDeployment]:
     _check_webhook(options.webhook)
     if options.kind == "prepare":
         return [_prepare(options)]
+    if options.kind == "nightly":
+        return [_nightly(options)]
     if options.out:
         raise ConfigError("--out is the folder of a preparation; leave it out, or name the kind: prepare")
     overrides = with_home(options.home, options.overrides)
@@ -107,6 +110,18 @@ def _prepare(options: DeployOptions) -> RunnerDeployment:
         raise ConfigError(f"--out {options.out}: name a folder of its own for what is prepared")
     order = PrepareOrder(recipe=Path(options.recipe), folder=folder, overrides=options.overrides, home=options.home or HOME)
     return deployment(deployed.prepare, folder.name, order, options.cron)
+
+
+def _nightly(options: DeployOptions) -> RunnerDeployment:
+    if not options.recipe:
+        raise ConfigError("nightly trainings need --recipe FILE.yaml: see docs/nightly.md")
+    if options.run or options.out or options.overrides:
+        raise ConfigError("--run, --out and --set change nothing in nightly trainings, whose file says all; leave them out")
+    home, recipe = options.home or HOME, Path(options.recipe)
+    settings = settings_in(recipe)
+    load(settings.recipe, with_home(options.home, settings.settings))
+    load_preparation(settings.prepare, (), home)
+    return deployment(deployed.nightly, settings.name, NightlyOrder(recipe=recipe, home=home), options.cron)
 
 
 def deployment(flow: Any, name: str, order: BaseModel, cron: str = "", run: str = "") -> RunnerDeployment:

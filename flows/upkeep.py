@@ -32,7 +32,7 @@ from prefect.states import Crashed
 from nbrl.infra.process.identity import identity, is_running
 
 PROCESS = "nbrl.process"  # the label of a flow run with the process that runs it
-TOP, BELOW = ["train", "evaluate", "prepare", "clean"], ["iterate", "collect", "learn"]
+TOP, BELOW = ["train", "evaluate", "prepare", "clean", "nightly"], ["iterate", "collect", "learn"]
 ALIVE = [StateType.PENDING, StateType.RUNNING]
 ENDED = [StateType.CRASHED, StateType.FAILED, StateType.CANCELLED, StateType.COMPLETED]
 EVERY_S = 30.0

@@ -83,6 +83,12 @@ def agent(
     files_to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="write the files that the agent made to this folder, new or empty")
     ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="add the question with --right to this file: see docs/nightly.md")
+    ] = None,
+    right: Annotated[
+        list[str] | None, typer.Option("--right", metavar="ANSWER", help="what answers the question, with --keep; several may")
+    ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="write no notebook")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the trajectory as JSON instead of the answer")] = False,
     trust: Trust = False,
@@ -97,6 +103,7 @@ def agent(
     """
     from nbrl.flows.ask.endpoint import Endpoint, key_in
     from nbrl.flows.ask.equipment import check_tools, of_recipe, of_run
+    from nbrl.flows.ask.kept import check_keep, keep_question
     from nbrl.flows.ask.question import AgentQuestion, answer, attachments, check_folder
     from nbrl.flows.ask.replay import cells, load, verdict
     from nbrl.flows.display.saved import save as write
@@ -117,6 +124,7 @@ def agent(
         writable(path)
     if files_to is not None:
         check_folder(files_to)
+    check_keep(keep, right or [], bool(file) or replay is not None)
     of_server = {"--model": model, "--api-key-env": api_key_env, "--sees-images": sees_images}
     given = {"a question": question, "--endpoint": endpoint, **of_server, "--tokenizer": tokenizer, "--recipe": recipe}
     given |= {"--replay": replay, "--environment": environment, "--trust": trust, "--root": root is not None}
@@ -130,7 +138,7 @@ def agent(
     if program is not None:
         overrides = [*_as_agent(program), *overrides]
 
-    def keep(trajectory: Any) -> None:
+    def finished(trajectory: Any) -> None:
         kept.append(trajectory)
         if path is not None and trajectory.steps:
             write(path, trajectory)
@@ -165,7 +173,9 @@ def agent(
             instruction=equipped.instruction,
         )
         with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
-            asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, report)))
+            asyncio.run(cancel_on_term(lambda: answer(full_question, live, finished, report)))
+    if keep is not None:
+        keep_question(keep, full_question.text, right or [])
     if recorded is not None and played and not quiet:
         say(verdict(recorded, kept[0]))
     _close(kept[0], path, json_, quiet)

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 URL = "PREFECT_API_URL"
 Kind = Annotated[
-    Literal["train", "evaluate", "prepare", "clean"] | None,
-    typer.Argument(metavar="[train|evaluate|prepare|clean]", help="by default train and evaluate the run, and clean its storage"),
+    Literal["train", "evaluate", "prepare", "clean", "nightly"] | None,
+    typer.Argument(
+        metavar="[train|evaluate|prepare|clean|nightly]", help="by default train and evaluate the run, and clean its storage"
+    ),
 ]
 RecipeOption = Annotated[
     str,
     typer.Option(
-        help="recipe of the run, or YAML file of a preparation; by default the run's own", autocompletion=completion.recipes
+        help="recipe of the run, or YAML file of a preparation or of nightly trainings; by default the run's own",
+        autocompletion=completion.recipes,
     ),
 ]
 RunOption = Annotated[str, typer.Option(help="run that is trained, evaluated or cleaned", autocompletion=completion.runs)]
@@ -36,7 +39,8 @@ Cron = Annotated[
     str,
     typer.Option(
         metavar="'M H D M W'",
-        help="when it starts; by default evaluations every night, preparations and cleaning every week, training by hand",
+        help="when it starts; by default evaluations and nightly trainings every night, preparations and cleaning every week, "
+        "training by hand",
         show_default=False,
     ),
 ]

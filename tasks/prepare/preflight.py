@@ -85,8 +85,8 @@ def load(recipe: Path, overrides: Iterable[str] = (), home: str = HOME) -> Prepa
     Paths in the file are relative to its folder, paths in an override to the current folder. Raises ConfigError naming the file
     or the override, the key and the remedy.
     """
-    path = _found(str(recipe), Path.cwd())
-    values = RecipeTree.read(path, _found).settings
+    path = found(str(recipe), Path.cwd())
+    values = RecipeTree.read(path, found).settings
     anchor(values, path.parent, PATHS)
     settings = from_settings(PrepareSettings, values, str(path), overrides)
     if settings.difficulty is None or "root" in settings.difficulty.model_fields_set:
@@ -94,7 +94,7 @@ def load(recipe: Path, overrides: Iterable[str] = (), home: str = HOME) -> Prepa
     return settings.model_copy(update={"difficulty": settings.difficulty.model_copy(update={"root": storage_of(home)})})
 
 
-def _found(recipe: str, folder: Path) -> Path:
+def found(recipe: str, folder: Path) -> Path:
     path = Path(folder, expanded(recipe)).absolute()
     if not path.is_file():
         raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see examples/prepare/recipe.yaml")

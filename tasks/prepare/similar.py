@@ -86,9 +86,8 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
     A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands (Leskovec et al., Mining of Massive
     Datasets, 3.4.2); what is found wrongly costs one exact comparison.
     """
-    rows = max(
-        (rows for rows in range(1, permutations + 1) if 1 - (1 - threshold**rows) ** (permutations // rows) >= RECALL), default=1
-    )
+    most = permutations // 2  # datasketch makes two bands at least
+    rows = max((rows for rows in range(1, most + 1) if 1 - (1 - threshold**rows) ** (permutations // rows) >= RECALL), default=1)
     return permutations // rows, rows
 
 

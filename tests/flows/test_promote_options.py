@@ -7,6 +7,7 @@ import pytest
 from tests.flows.typed import nbrl
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "said"),
     [

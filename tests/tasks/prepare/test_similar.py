@@ -125,6 +125,14 @@ def test_bands_find_pairs_at_the_threshold(threshold: float, permutations: int) 
     assert rows == 1 or 1 - (1 - threshold**rows) ** count >= RECALL
 
 
+def test_a_threshold_of_one_leaves_only_equals_out() -> None:
+    settings = DecontaminateSettings(threshold=1.0, shared_words=None)
+    marked = decontaminate(
+        table(question("a:1", SENTENCE), question("a:2", f"{SENTENCE} x")), {"e": [SENTENCE]}, settings, map_here
+    )
+    assert len(kept(marked)) == 1
+
+
 def test_signatures_do_not_depend_on_blocks() -> None:
     texts = [f"text number {n}" for n in range(30)]
     settings = DeduplicateSettings(permutations=32)

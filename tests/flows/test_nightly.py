@@ -1,0 +1,119 @@
+"""A night: what was kept is prepared, a policy learns from it, and it becomes the champion only if it is better."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbrl.flows.nightly import settings_in
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.comparison.night import NightReport
+from nbrl.tasks.environments.world.world import World
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.pins import recorded
+from tests.flows.conftest import SMALL
+from tests.flows.typed import nbrl
+from tests.processes import check_gone, mark
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.nightly import NightlyOrder
+async def night():
+    from nbrl.flows.nightly import nightly
+    return await nightly(NightlyOrder(recipe=Path(sys.argv[1]), night="20260102", home=sys.argv[2]))
+print(run_flow(sys.argv[2], night).model_dump_json())
+"""
+TRAINING = """
+base: tiny-cpu
+name: mine
+environments:
+  world: null
+  mine: {kind: files, train: kept.jsonl, held_out: held_out.jsonl, rule: number}
+"""
+PREPARE = """
+sources: [{name: kept, path: kept.jsonl, licence: private, rule: number}]
+evaluation: [{name: held_out, path: held_out.jsonl}]
+deduplicate: {threshold: 1.0}
+decontaminate: {threshold: 1.0, shared_words: null}
+split: {train: 1, held_out: 0, test: 0}
+"""
+
+
+def written(folder: Path, **fields: object) -> Path:
+    """The files of nightly trainings, with questions that the tiny policy can read."""
+    settings = {"name": "nights", "recipe": "training.yaml", "environment": "mine", "prepare": "prepare.yaml", **fields}
+    (folder / "nightly.yaml").write_text(json.dumps(settings))
+    (folder / "training.yaml").write_text(TRAINING)
+    (folder / "prepare.yaml").write_text(PREPARE)
+    for name, split in (("kept", "train"), ("held_out", "held_out")):
+        rows = [
+            {"question": each.question, "answers": list(each.answers), "ability": "arithmetic"}
+            for each in World.generate(5, split, 24, ("arithmetic",)).questions
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder / "nightly.yaml"
+
+
+def night(recipe: Path, home: Path) -> NightReport:
+    line = [sys.executable, "-c", SCRIPT, str(recipe), str(home)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("night"), check=False)
+    check_gone("night")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return NightReport.model_validate_json(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.e2e
+@pytest.mark.more
+@pytest.mark.usefixtures("prefect")
+def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: Path, tmp_path: Path) -> None:
+    settings = [each for each in SMALL if not each.startswith("environments")]
+    recipe = written(tmp_path, settings=[*settings, "iterations=1"])
+    report = night(recipe, home)
+    folder = home / "nightly/nights/20260102"
+    assert (folder / "questions/train.parquet").is_file()
+    assert report.questions == 24
+    assert report.run == "nights-20260102"
+    assert report.before is not None
+    champion = recorded(Storage(StorageSettings(root=f"{home}/storage")), "mine")
+    assert (champion is not None) == report.promoted == (not report.reasons)
+    page = (folder / "report.md").read_text()
+    assert ("**Promoted.**" if report.promoted else "**Not promoted:**") in page
+    again = night(recipe, home)
+    assert (again.run, again.promoted) == (report.run, report.promoted)
+    few = night(written(tmp_path, fewest=25, name="few"), home)
+    assert few.reasons == ("there are 24 questions to train on, and fewest is 25",)
+
+
+def test_the_settings_of_nights_are_checked_and_lie_beside_their_file(tmp_path: Path) -> None:
+    settings = settings_in(written(tmp_path))
+    assert settings.recipe == str(tmp_path / "training.yaml")
+    assert settings.prepare == tmp_path / "prepare.yaml"
+    assert settings_in(written(tmp_path, recipe="tiny-cpu")).recipe == "tiny-cpu"
+    with pytest.raises(ConfigError, match="margins"):
+        settings_in(written(tmp_path, margins=0.1))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--keep", "k.jsonl"], "add --right ANSWER"),
+        (["--right", "x"], "--right is for --keep"),
+        (["--keep", "k.csv", "--right", "x"], "name a file that ends in .jsonl"),
+        (["--keep", "nowhere/k.jsonl", "--right", "x"], "is no file that can be written"),
+    ],
+)
+def test_a_question_is_kept_only_with_what_is_right(tmp_path: Path, words: list[str], said: str) -> None:
+    done = nbrl("agent", "What?", "--endpoint", "http://127.0.0.1:9/v1", "--no-save", *words, folder=tmp_path)
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.split())
+    assert not (tmp_path / "k.jsonl").exists()
+
+
+@pytest.mark.process
+def test_nightly_trainings_are_described_by_their_file_alone(tmp_path: Path) -> None:
+    assert "need --recipe FILE.yaml" in " ".join(nbrl("schedule", "nightly", "--home", str(tmp_path)).stderr.split())
