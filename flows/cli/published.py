@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.stored import Home, Root, overrides_of, storage_at
+from nbrl.flows.cli.stored import Home, Root, home_at, overrides_of, storage_at
 from nbrl.flows.display.terminal import err, out, say
 from nbrl.tasks.bundle.contents import CONTENTS
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
-RECOMPUTED = ("environments", "nodes")  # settings of the run that act here
+RECOMPUTED = ("environments", "update.loss")  # settings of the run that act here, and may reach beyond it
 
 
 def publish_run(
@@ -93,7 +93,7 @@ def audit_published(
             raise ConfigError(str(error)) from error
         of_run = known_run(storage, checked_name(contents.run))
         overrides = overrides_of(home, set_)
-        config = trusted_config(storage, contents.run, overrides, trust, used=(*RECOMPUTED, *(("ray",) if replay else ())))
+        config = _at_home(trusted_config(storage, contents.run, overrides, trust, used=RECOMPUTED), home_at(home))
         if replay:
             config = _with_policy(config, of_run)
         checked, weights = Audit(storage, config, of_run, status.update, with_checkpoints=False), False
@@ -120,6 +120,14 @@ def audit_published(
             out.print(f"the published run {contents.run} is what its records say", highlight=False, markup=False)
     if found:
         raise typer.Exit(1)
+
+
+def _at_home(config: "RunConfig", home: str) -> "RunConfig":
+    """Return the settings with nothing that the run says of its machine: folders, cluster and caches are this user's."""
+    from nbrl.infra.node_cache import NodeSettings
+    from nbrl.infra.ray_cluster import RaySettings
+
+    return config.model_copy(update={"home": home, "ray": RaySettings(), "nodes": NodeSettings()})
 
 
 def _with_policy(config: "RunConfig", run: "Run") -> "RunConfig":
