@@ -34,8 +34,8 @@ def publish_run(
 ) -> None:
     """Write a run as a folder that strangers can verify with `nbrl audit`.
 
-    It has records, questions, trajectories, rewards, the orders of updates, weights, a model card, and a list of all digests;
-    nothing personal.
+    It has records, questions, trajectories, rewards, the orders of updates, weights, a model card, and a list of all digests.
+    Settings that name this machine or its user are left out.
     """
     from nbrl.tasks.bundle.publish import publish_run as write
 
