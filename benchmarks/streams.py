@@ -1,10 +1,10 @@
-"""Does a policy learn as well from a stream as from whole batches? Trains with both, in turns, and compares at equal sampled tokens.
+"""Does a policy learn as well from a stream as from whole batches? Trains with both, in turns, for the same sampled tokens.
 
 Usage: python benchmarks/streams.py [--seeds 0,1,2,3,4] [--iterations 10] [--ways lag0,quota,finish]
 
 The recipe tiny-cpu with 16 prompts in each iteration: `lag0` samples each batch from the newest weights; `quota` and `finish` are
-streams of complete weights with lag 2, corrected by `update.tis` (mask_tokens). Groups that are all right or all wrong are dropped
-in all ways. `lag0_corrected` is as `lag0` with the same correction.
+streams of complete weights with lag 2, corrected by `update.tis` (mask_tokens). Groups that are all right or all wrong are
+dropped in all ways. `lag0_corrected` is as `lag0` with the same correction.
 
 Every second policy is evaluated on held-out questions. One JSON line for each training, with the mean age of a token in updates
 summed over its iterations, and the groups that expired. The last line has, of each way, mean success over the seeds at the tokens

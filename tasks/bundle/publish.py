@@ -38,7 +38,7 @@ from nbrl.tasks.runs.scope import Artifact
 Parts = Literal["weights", "adapters", "none"]
 COMPUTES = ("torch", "transformers", "numpy", "pyarrow", "ray", "prefect")
 LOCKS = ("uv.lock", "infra/engine/environment/uv.lock")
-HOMES = re.compile(r"(?:/home/|/root/|/Users/|/work/|/mnt/|/scratch/)[^\s\"'\\]{1,80}")
+HOMES = re.compile(r"(?<![\w./-])(?:/home/|/root/|/Users/|/work/|/mnt/|/scratch/)[^\s\"'\\]{1,80}")
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -92,7 +92,7 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
     if storage.exists(run.layout.curve):
         (folder / "learning-curve.png").write_bytes(storage.read_bytes(run.layout.curve))
     (folder / "README.md").write_text(card(run, records, results, parts if newest.checkpoint else "none"))
-    if not as_is and (found := next(_personal(folder), None)):
+    if not as_is and (found := next(personal_in(folder), None)):
         raise ConfigError(
             f"{found[0]} holds {found[1]!r}, which is of this machine, and was recorded, so that it cannot be taken out; publish "
             "the run all the same with --as-is"
@@ -184,7 +184,7 @@ def _write_weights(storage: Storage, run: Run, updates: int, below: str, target:
         shutil.copytree(source / below, target, symlinks=False)
 
 
-def _personal(folder: Path) -> Iterator[tuple[str, str]]:
+def personal_in(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the files that name folders of a user or this machine's host, with what they name."""
     names = {str(Path.home()) + "/"} | {
         name for name in (socket.getfqdn(), socket.gethostname()) if len(name) > 5 and "." in name

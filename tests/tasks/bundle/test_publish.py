@@ -1,0 +1,39 @@
+"""What is personal does not go into a published run."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nbrl.tasks.bundle.publish import impersonal, personal_in
+from nbrl.tasks.runs.recipes import load
+
+HOME = f"{Path.home()}/secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(HOME, True), ("/Users/someone/x", True), ("/home/a/b in words", True), ("runs/r/home/x", False), ("see /etc/hosts", False)],
+)
+def test_a_folder_of_a_user_is_found_wherever_it_was_recorded(tmp_path: Path, text: str, found: bool) -> None:
+    table = pa.table({"nodes": [[{"text": f"it says {text}"}]], "number": [1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "b.json").write_text(json.dumps({"deep": [text]}))
+    (tmp_path / "c.png").write_bytes(HOME.encode())
+    assert [name for name, _ in personal_in(tmp_path)] == (["a.parquet", "b.json"] if found else [])
+
+
+def test_settings_of_the_machine_are_at_their_defaults_and_the_model_is_a_name() -> None:
+    overrides = [
+        "home=/home/me/.nbrl",
+        "tracking.uri=http://mlflow.lan:5000",
+        "nodes.cache=/scratch/me",
+        "ray.address=10.0.0.1:6379",
+    ]
+    text = impersonal(load("tiny-cpu", [*overrides, "storage.root=s3://my-bucket/x"])).model_dump_json()
+    assert "/home/me" not in text
+    for word in ("mlflow.lan", "/scratch/me", "10.0.0.1", "my-bucket"):
+        assert word not in text
+    assert json.loads(text)["policy"]["path"] == "tiny"
