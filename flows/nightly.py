@@ -14,15 +14,14 @@ from nbrl.flows import train as training
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.home import HOME, Home
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.gate import judge_gain
-from nbrl.tasks.comparison.night import NightlySettings, NightReport
+from nbrl.tasks.comparison.gate import check_better, judge_gain
+from nbrl.tasks.comparison.night import NightlySettings, NightReport, NightStart
 from nbrl.tasks.comparison.scored import read
-from nbrl.tasks.errors import ConfigError, NothingLearnedError
+from nbrl.tasks.errors import ConfigError, NoGainError, NothingLearnedError
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.prepare.preflight import check, found
 from nbrl.tasks.prepare.preflight import load as load_preparation
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
-from nbrl.tasks.runs.pins import Champion
 from nbrl.tasks.runs.pins import recorded as recorded_champion
 from nbrl.tasks.runs.preflight import prepared
 from nbrl.tasks.runs.prepared import Prepared
@@ -57,31 +56,52 @@ async def nightly(order: NightlyOrder) -> NightReport:
     """
     settings, night = settings_in(order.recipe), order.night or f"{datetime.now(UTC):%Y%m%d}"
     folder = Home(order.home).root / "nightly" / settings.name / night
-    questions, to_prepare = folder / "questions", load_preparation(settings.prepare, (), order.home)
-    await asyncio.to_thread(check, to_prepare, questions)
-    card = await preparation.prepare.fn(to_prepare, questions, order.home)
-    name = load(settings.recipe, with_home(order.home, settings.settings)).name
-    report = NightReport(night=night, recipe=name, questions=card["questions"]["train"])
-    if report.questions < settings.fewest:
-        few = f"there are {report.questions} questions to train on, and fewest is {settings.fewest}"
+    config = load(settings.recipe, with_home(order.home, settings.settings))
+    storage = Storage(config.storage)
+    begun = folder / "begun.json"
+    if await asyncio.to_thread(begun.is_file):
+        start = NightStart.model_validate_json(begun.read_bytes())
+    else:
+        start = await _begun(settings, folder, order.home, storage, config.name)
+    report = NightReport(night=night, recipe=config.name, questions=start.questions)
+    if start.questions < settings.fewest:
+        few = f"there are {start.questions} questions to train on, and fewest is {settings.fewest}"
         report = report.model_copy(update={"reasons": (few,)})
     else:
-        report = await _trained(settings, report, questions, order.home)
+        begun.write_text(start.model_dump_json())
+        report = await _trained(settings, report, start, folder / "questions", order.home, storage)
+    folder.mkdir(parents=True, exist_ok=True)
     folder.joinpath("report.json").write_text(report.model_dump_json(indent=1))
     folder.joinpath("report.md").write_text(report.markdown())
     await acreate_markdown_artifact(report.markdown(), key=slug("nightly", settings.name), description=f"night of {night}")
     return report
 
 
-async def _trained(settings: NightlySettings, report: NightReport, questions: Path, home: str) -> NightReport:
-    """Train from the champion on the questions of the night, and promote what is better."""
+async def _begun(settings: NightlySettings, folder: Path, home: str, storage: Storage, recipe: str) -> NightStart:
+    """Prepare what was kept until now, and return with what the night begins. Files that are not there yet hold no question."""
+    to_prepare, count = load_preparation(settings.prepare, (), home), 0
+    there = [each for each in to_prepare.sources if not isinstance(each.path, Path) or _holds_something(each.path)]
+    if there:
+        to_prepare = to_prepare.model_copy(update={"sources": tuple(there)})
+        await asyncio.to_thread(check, to_prepare, folder / "questions")
+        count = (await preparation.prepare.fn(to_prepare, folder / "questions", home))["questions"]["train"]
+    champion = await asyncio.to_thread(recorded_champion, storage, recipe)
+    if champion is None:
+        return NightStart(questions=count)
+    return NightStart(questions=count, champion=champion.run, updates=champion.updates)
+
+
+def _holds_something(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+async def _trained(
+    settings: NightlySettings, report: NightReport, begun: NightStart, questions: Path, home: str, storage: Storage
+) -> NightReport:
+    """Train from the champion on the questions of the night, and promote what is better than it, and than one promoted since."""
     run = f"{settings.name}-{report.night}"
-    storage = Storage(load(settings.recipe, with_home(home, settings.settings)).storage)
-    champion = await asyncio.to_thread(recorded_champion, storage, report.recipe)
-    if champion is not None and champion.run == run:
-        return report.model_copy(update={"run": run, "promoted": True, "began_with": "the champion before it"})
     with ExitStack() as stack:
-        start, began_with = await asyncio.to_thread(_start, stack, settings, run, questions, home, storage, champion)
+        start, began_with = await asyncio.to_thread(_start, stack, settings, run, questions, home, storage, begun)
         report = report.model_copy(update={"run": run, "began_with": began_with})
         try:
             await training.train.fn(start, run)
@@ -89,27 +109,29 @@ async def _trained(settings: NightlySettings, report: NightReport, questions: Pa
             return report.model_copy(update={"reasons": (str(error),)})
     before, after = await asyncio.to_thread(lambda: (read(storage, f"{run}@0"), read(storage, run)))
     report = report.judged(before, after, judge_gain(before, after, settings.margin))
+    now = await asyncio.to_thread(recorded_champion, storage, report.recipe)
+    if now is not None and now.run == run:
+        return report.model_copy(update={"promoted": True, "reasons": ()})
+    if not report.reasons and now is not None and (now.run, now.updates) != (begun.champion, begun.updates):
+        try:
+            await asyncio.to_thread(check_better, storage, run, None, settings.margin)
+        except NoGainError as error:
+            report = report.model_copy(update={"reasons": (str(error),)})
     if not report.reasons:
         await asyncio.to_thread(promote, storage, run, None)
     return report.model_copy(update={"promoted": not report.reasons})
 
 
 def _start(
-    stack: ExitStack,
-    settings: NightlySettings,
-    run: str,
-    questions: Path,
-    home: str,
-    storage: Storage,
-    champion: Champion | None,
+    stack: ExitStack, settings: NightlySettings, run: str, questions: Path, home: str, storage: Storage, begun: NightStart
 ) -> tuple[Prepared, str]:
     """Return the training of a night from the champion, whose files stay until the stack ends, and what it begins with."""
     overrides = [*settings.settings, f"environments.{settings.environment}.train={questions / 'train.parquet'}"]
     began_with = "the policy of the recipe"
-    if champion is not None:
-        policy = stack.enter_context(checkpoint_folder(storage, Path(home), champion.run, champion.updates))
+    if begun.champion:
+        policy = stack.enter_context(checkpoint_folder(storage, Path(home), begun.champion, begun.updates))
         overrides.append(f"policy.path={policy}")
-        began_with = f"the champion, run `{champion.run}` after {champion.updates} updates"
+        began_with = f"the champion, run `{begun.champion}` after {begun.updates} updates"
     start = prepared(settings.recipe, with_home(home, overrides), "train", run)
     if settings.environment not in start.config.environments:
         raise ConfigError(f"environment {settings.environment!r} is none of the recipe {settings.recipe}; name one of it")

@@ -88,7 +88,9 @@ class Stream:
         learning = learn(services, scope, batch, Timing(started, alone_s), ahead)
         record = await beside(learning, rows.tasks, lambda error: not curable(error))
         await rows.resume()
-        await asyncio.to_thread(self._clear, scope, batch.after)
+        names = (await asyncio.to_thread(self._flying, scope, batch.after))["group"].to_pylist()
+        # What nothing in flight lies in any more; the batch has a copy of what it admitted.
+        await asyncio.to_thread(services.storage.delete_keys, services.finished.keep(names))
         return record
 
     def begin(self, records: list[Record]) -> None:
@@ -101,7 +103,7 @@ class Stream:
         """Find what earlier processes left, and let runners have rows from now on."""
         services, stage = self._services, scope.run_layout.stream(scope.epoch)
         await services.serve(scope)
-        await asyncio.to_thread(self._find, scope)
+        await self._find(scope)
         plan = RoundPlan(
             stage.round(0).chunks(""),
             (),
@@ -119,19 +121,19 @@ class Stream:
         self._rows = await self._ends.enter_async_context(opened)
         return self._rows
 
-    def _find(self, scope: Scope) -> None:
-        """Note the trajectories in the chunks of earlier processes."""
-        services, folder = self._services, scope.run_layout.stream().folder
-        index, damaged = found_in(services.storage, list(filter(is_chunk, services.storage.list(folder))), None)
+    async def _find(self, scope: Scope) -> None:
+        """Note the trajectories in the chunks of earlier processes, and delete the chunks without one that counts."""
+        services = self._services
+        keys = [key for key in await asyncio.to_thread(services.storage.list, scope.run_layout.stream().folder) if is_chunk(key)]
+        index, damaged = await asyncio.to_thread(found_in, services.storage, keys, None)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
         services.finished.note(index)
+        await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(index["part"].to_pylist()))
 
-    def _clear(self, scope: Scope, after: Position) -> None:
-        """Delete the chunks that hold nothing of what is in flight after a batch, which has a copy of what it admitted."""
-        groups = streamed.in_flight(self._services, after)
-        names = self._prompts(scope, groups)["group"].to_pylist()
-        self._services.storage.delete_keys(self._services.finished.keep(names))
+    def _flying(self, scope: Scope, start: Position) -> pa.Table:
+        """Return the prompts of the groups in flight."""
+        return self._prompts(scope, streamed.in_flight(self._services, start))
 
     def _prompts(self, scope: Scope, groups: Sequence[GroupInFlight]) -> pa.Table:
         questions = self._services.reads.questions(scope.run_layout.data, "train")

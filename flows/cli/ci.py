@@ -33,8 +33,9 @@ def ci(
     from nbrl.flows.display.saved import put, writable
     from nbrl.infra.storage import Storage
     from nbrl.tasks.comparison.compare import compare, sides_of
-    from nbrl.tasks.comparison.learned import judged
+    from nbrl.tasks.comparison.learned import LearningTest, judged
     from nbrl.tasks.comparison.learned import junit as report
+    from nbrl.tasks.errors import NothingLearnedError
     from nbrl.tasks.runs.preflight import prepared
     from nbrl.tasks.runs.run import new_name
 
@@ -45,18 +46,25 @@ def ci(
     def prepare() -> tuple[Any, str]:
         return start, name
 
-    train_run(prepare, lambda run: f"`nbrl ci` begins again; `nbrl resume {run}` continues the training", False, quiet=as_json)
-    comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))
-    before, after = (side.final.estimate.value for side in comparison.sides)
-    gain, seconds = comparison.pairs[0].difference, time.monotonic() - began
-    assert gain is not None  # a run asks the same questions before and after
-    test = judged(before, after, gain, margin, expect)
+    try:
+        train_run(
+            prepare, lambda run: f"`nbrl ci` begins again; `nbrl resume {run}` continues the training", False, quiet=as_json
+        )
+    except NothingLearnedError as error:
+        test = LearningTest(False, " ".join(str(error).split()), {})
+    else:
+        comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))
+        before, after = (side.final.estimate.value for side in comparison.sides)
+        gain, sides = comparison.pairs[0].difference, comparison.sides[1:]
+        assert gain is not None  # a run asks the same questions before and after
+        test = judged(before, after, gain, margin, expect)
+    seconds = time.monotonic() - began
     if junit is not None:
         put(junit, report(start.config.name, seconds, test))
-    if picture is not None:
+    if picture is not None and sides:
         from nbrl.tasks.comparison.page import draw
 
-        put(picture, draw(comparison.sides[1:]))
+        put(picture, draw(sides))
     if as_json:
         print(
             json.dumps({"run": name, "passed": test.passed, "reason": test.reason, "seconds": round(seconds, 1), **test.figures})

@@ -73,8 +73,9 @@ def audit_published(
     from nbrl.tasks.audit.audit import Audit
     from nbrl.tasks.bundle.contents import read_contents
     from nbrl.tasks.bundle.download import download, is_address
-    from nbrl.tasks.bundle.verify import check_bundle, check_published_weights, claims
-    from nbrl.tasks.errors import BrokenInvariantError, ConfigError
+    from nbrl.tasks.bundle.signature import is_signed
+    from nbrl.tasks.bundle.verify import check_bundle, check_rest, claims
+    from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.runs.recipes import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
 
@@ -95,19 +96,16 @@ def audit_published(
         overrides = overrides_of(home, set_)
         config = _at_home(trusted_config(storage, contents.run, overrides, trust, used=RECOMPUTED), home_at(home))
         if replay:
+            _check_workers(config, trust)
             config = _with_policy(config, of_run)
-        checked, weights = Audit(storage, config, of_run, status.update, with_checkpoints=False), False
-        found = [f"{each.where}: {each.what}" for each in checked.contradictions(None, replay)]
-        if not checked.records:
+        checked = Audit(storage, config, of_run, status.update, with_checkpoints=False)
+        found = [" ".join(f"{each.where}: {each.what}".split()) for each in checked.contradictions(None, replay)]
+        if checked.records:
+            found += check_rest(folder, contents, of_run, checked.records, checked.evaluations)
+        else:
             found.append("records: there is none")
-        try:
-            weights = bool(checked.records) and check_published_weights(folder, contents, checked.records[-1])
-        except BrokenInvariantError as error:
-            found.append(f"weights: {error}")
-        rows = []
-        if not found:
-            counted = len(checked.evaluations)
-            rows = list(claims(folder, contents, checked.records, counted, signed_by, replay, weights))
+        signed = is_signed(folder)
+    rows = [] if found else list(claims(contents, signed, signed_by, checked.records, len(checked.evaluations), replay))
     if as_json:
         said = [each._asdict() for each in rows]
         print(json.dumps({"run": contents.run, "root": contents.root, "claims": said, "contradictions": found}))
@@ -128,6 +126,19 @@ def _at_home(config: "RunConfig", home: str) -> "RunConfig":
     from nbrl.infra.ray_cluster import RaySettings
 
     return config.model_copy(update={"home": home, "ray": RaySettings(), "nodes": NodeSettings()})
+
+
+def _check_workers(config: "RunConfig", trust: bool) -> None:
+    """Raises ConfigError for more processes and threads than a stranger may start here."""
+    import os
+
+    from nbrl.tasks.errors import ConfigError
+
+    threads, most = config.update.workers * config.update.threads_per_worker, max(8, 2 * (os.cpu_count() or 1))
+    if threads > most and not trust:
+        raise ConfigError(
+            f"the update was done by {threads} threads in all, and this machine starts {most} for a stranger; --trust starts them"
+        )
 
 
 def _with_policy(config: "RunConfig", run: "Run") -> "RunConfig":

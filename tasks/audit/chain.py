@@ -12,16 +12,19 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.audit.recompute import rescored, same, sampled_from
+from nbrl.tasks.audit.recompute import close, rescored, same, sampled_from
 from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.evaluation.answers import answers_of_result
+from nbrl.tasks.evaluation.scores import metrics as score_metrics
+from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.layout.checkpoints import HF, RESULT, updates_of
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import StageLayout, is_trajectories
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.orders import UpdateResult, read_tables
-from nbrl.tasks.nodes.evaluate import asked
+from nbrl.tasks.nodes.evaluate import asked, first_of_each
 from nbrl.tasks.nodes.rollout import check_weights
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
@@ -146,6 +149,9 @@ def check_evaluation(
     sampled, *_ = filter(is_trajectories, artifact.parts)
     trajectories = storage.read_table(sampled, artifact.parts[sampled])
     questions = stored.read(storage, run.layout.data, "held_out")
+    if len(trajectories) < len(first_of_each(questions, config.evaluate.questions)) * config.evaluate.samples:
+        yield "it has fewer trajectories than its settings say"
+        return
     rows = asked(questions, config.evaluate, run.seed)
     if Counter(trajectories["id"].to_pylist()) != Counter(row["id"] for row in rows):
         yield "its trajectories are not those of the held-out questions, each once"
@@ -161,3 +167,6 @@ def check_evaluation(
         yield again.lost
     elif not same(rewards, again.rewards):
         yield "the rewards are not what its trajectories earn"
+    values = score_metrics(scores(answers_of_result(storage, artifact, questions)), config.evaluate.mode)
+    if any(not close(value, artifact.values.get(name)) for name, value in values.items()):
+        yield "its scores are not those of its answers"

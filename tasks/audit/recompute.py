@@ -19,7 +19,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.metrics import reduce
-from nbrl.tasks.nodes.reward import with_references
+from nbrl.tasks.nodes.reward import facet_means, with_references
 from nbrl.tasks.nodes.rollout import check_weights, rollout_metrics, task_rows
 from nbrl.tasks.nodes.select import expired_in, sampled, selected
 from nbrl.tasks.nodes.streamed import next_position, rule_of, stream_rows
@@ -124,6 +124,9 @@ class Recompute:
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
+            if wrong := self._sizes(prompts, trajectories):  # before as much is drawn as a stranger may have written
+                yield f"{where}{wrong}"
+                return
             if self._config.recorded is not None:
                 passed = [] if before is None else before["id"].to_pylist()
                 yield from (where + words for words in sessions_twice(prompts, passed))
@@ -150,6 +153,9 @@ class Recompute:
                 yield f"{where}{again.lost}"
             elif not same(rewards, again.rewards):
                 yield f"{where}the rewards are not what the trajectories earn"
+            recorded_means = record.rounds[number].rewards.values
+            if any(not close(metric.value, recorded_means.get(name)) for name, metric in facet_means(rewards).items()):
+                yield f"{where}the means of the rewards are not those of its table"
             old = expired_in(index_of(from_table(trajectories), "", ""), self._sampled_from, self._config.pipeline.lag)
             expired = old if self._config.pipeline.stream else ()
             chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number], expired)
@@ -163,6 +169,18 @@ class Recompute:
             yield f"the record's next prompt is {record.cursor}, but prompts up to {cursor} were sampled"
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
+
+    def _sizes(self, prompts: pa.Table, trajectories: pa.Table) -> str:
+        """Return what is wrong with the numbers of prompts and trajectories, by the settings; empty if nothing is."""
+        config, record = self._config, self._record
+        count, size = config.rollout.prompts, config.rollout.group_size
+        if len(prompts) < count or (len(prompts) > count and not config.pipeline.stream):
+            return f"there are {len(prompts)} prompts, and rollout.prompts is {count}"
+        if len(trajectories) < len(prompts) * size:
+            return f"there are {len(trajectories)} trajectories of {len(prompts)} prompts, and rollout.group_size is {size}"
+        if config.pipeline.stream and (flying := len(self._read(record.asked[0]))) < config.groups_in_flight:
+            return f"there are {flying} groups in flight, and pipeline.in_flight is {config.groups_in_flight}"
+        return ""
 
     def _asked(self, before: pa.Table | None, prompts: pa.Table, rewards: pa.Table) -> pa.Table | None:
         """Return the table of what was asked after a round: what does not come again, or pass rates; None where none is kept."""
@@ -235,22 +253,23 @@ class Recompute:
 
     def _metrics(self) -> Iterator[str]:
         for name, value in reduce(artifact.metrics for artifact in self._record.artifacts).items():
-            if not _close(value, self._record.metrics.get(name)):
+            if not close(value, self._record.metrics.get(name)):
                 yield f"the record says {name} {self._record.metrics.get(name)}, its artifacts {value}"
 
 
 def same(recorded: pa.Table, recomputed: pa.Table) -> bool:
     """Return whether two tables have the same columns and rows; floats may differ by 1e-9 of their value."""
-    return set(recorded.column_names) == set(recomputed.column_names) and _close(recorded.to_pylist(), recomputed.to_pylist())
+    return set(recorded.column_names) == set(recomputed.column_names) and close(recorded.to_pylist(), recomputed.to_pylist())
 
 
-def _close(one: object, other: object) -> bool:
+def close(one: object, other: object) -> bool:
+    """Return whether two values are equal, but for the last bits of floats."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(one) and math.isnan(other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_close(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(close(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(close(*pair) for pair in zip(one, other, strict=True))
     return one == other
 
 

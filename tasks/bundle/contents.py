@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -19,17 +20,18 @@ from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 CONTENTS, SIGNATURE = "bundle.json", "bundle.json.sig"
-STORAGE, WEIGHTS = "storage", "weights"  # folders: the run as on a storage, and the newest weights
+STORAGE, WEIGHTS, CARD = "storage", "weights", "README.md"  # the run as on a storage, the newest weights, and the model card
+Parts = Literal["weights", "adapters", "none"]  # of the newest weights: the whole model, what LoRA trained, or nothing
 LARGEST_LIST = 64 << 20  # bytes of the list itself
 MOST_FILES, LONGEST_PATH, DEEPEST = 1_000_000, 400, 16
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@=+-]*")  # of a part of a path
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@=+-]{0,199}")  # of a part of a path
 BLOCK = 1 << 20
 
 
 class ListedFile(ClosedModel):
     """The size in bytes and the SHA-256 of a file."""
 
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, le=1 << 50)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
@@ -88,6 +90,9 @@ def parsed(text: bytes, where: str) -> FileList:
         parts = path.split("/")
         if len(path) > LONGEST_PATH or len(parts) > DEEPEST or not all(map(PLAIN.fullmatch, parts)):
             raise DamagedError(f"{where} names {path[:80]!r}, which is no plain path below its folder")
+        above = {"/".join(parts[:number]) for number in range(1, len(parts))}
+        if path in (CONTENTS, SIGNATURE) or not above.isdisjoint(contents.files):
+            raise DamagedError(f"{where} names {path[:80]!r}, which cannot be beside the others")
     if root_of(contents.files) != contents.root:
         raise DamagedError(f"{where} names a root that is not that of its files: it was changed")
     return contents

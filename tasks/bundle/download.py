@@ -1,6 +1,7 @@
 """Fetches a published run from a web address: its list first, then what that names, each file with the size that it says."""
 
 import hashlib
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -13,6 +14,7 @@ from nbrl.tasks.bundle.signature import LARGEST
 from nbrl.tasks.errors import ConfigError
 
 AT_ONCE, TIMEOUT_S = 8, 60.0
+SLOWEST = 50_000  # bytes a second, of all files together
 GIGABYTE = 1_000_000_000
 
 
@@ -41,12 +43,16 @@ def download(address: str, folder: Path, most_gb: float) -> FileList:
         (folder / CONTENTS).write_bytes(text)
         if (signature := _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
             (folder / SIGNATURE).write_bytes(signature)
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(lambda item: _file(client, base, folder, *item), sorted(contents.files.items())))
+        until = time.monotonic() + TIMEOUT_S + size / SLOWEST
+        threads = ThreadPoolExecutor(AT_ONCE)
+        try:
+            list(threads.map(lambda item: _file(client, base, folder, until, *item), sorted(contents.files.items())))
+        finally:
+            threads.shutdown(cancel_futures=True)
     return contents
 
 
-def _file(client: httpx.Client, base: str, folder: Path, path: str, wanted: ListedFile) -> None:
+def _file(client: httpx.Client, base: str, folder: Path, until: float, path: str, wanted: ListedFile) -> None:
     """Fetch a file, no byte more than the list says of it."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +62,13 @@ def _file(client: httpx.Client, base: str, folder: Path, path: str, wanted: List
             _check(answer, where)
             for block in answer.iter_raw():
                 size += len(block)
+                if time.monotonic() > until:
+                    raise InfraError(f"{base} takes too long: less than {SLOWEST // 1000} kB came in a second; fetch it yourself")
                 if size > wanted.size:
                     break
                 digest.update(block)
                 file.write(block)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, OSError) as error:
         raise InfraError(f"{where} cannot be fetched: {type(error).__name__}: {shortened(error)}") from error
     if (size, digest.hexdigest()) != (wanted.size, wanted.sha256):
         raise DamagedError(f"{where} is not the file that the list names: its size or digest is another")

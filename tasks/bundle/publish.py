@@ -1,23 +1,20 @@
 """Writes a run as a folder that strangers can verify: what its records name, nothing personal, and a list over all of it."""
 
-import json
-import re
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
-from nbrl.infra.arrow_files import read_parquet
-from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
-from nbrl.tasks.bundle.contents import CONTENTS, STORAGE, WEIGHTS, FileList, listed, root_of
+from nbrl.tasks.bundle.contents import CARD, CONTENTS, STORAGE, WEIGHTS, FileList, Parts, listed, root_of
+from nbrl.tasks.bundle.personal import folders_in, impersonal, personal_in
 from nbrl.tasks.bundle.signature import sign
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
@@ -26,7 +23,6 @@ from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.runs.checkpoints import used
-from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.epochs import Epoch, epochs_of
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
@@ -35,10 +31,8 @@ from nbrl.tasks.runs.results import NodeResult, evaluated_updates, results_of
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.runs.scope import Artifact
 
-Parts = Literal["weights", "adapters", "none"]
 COMPUTES = ("torch", "transformers", "numpy", "pyarrow", "ray", "prefect")
 LOCKS = ("uv.lock", "infra/engine/environment/uv.lock")
-HOMES = re.compile(r"(?<![\w./-])(?:/home/|/root/|/Users/|/work/|/mnt/|/scratch/)[^\s\"'\\]{1,80}")
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -91,8 +85,10 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
             shutil.copyfile(CODE / lock, folder / "locks" / lock.replace("/", "-"))
     if storage.exists(run.layout.curve):
         (folder / "learning-curve.png").write_bytes(storage.read_bytes(run.layout.curve))
-    (folder / "README.md").write_text(card(run, records, results, parts if newest.checkpoint else "none"))
-    if not as_is and (found := next(personal_in(folder), None)):
+    (folder / CARD).write_text(card(run, records, results, parts if newest.checkpoint else "none"))
+    config = impersonal(stored_config(storage, run)).model_dump(mode="json")
+    places = ((f"the setting {key}", value) for key, value in folders_in(config))
+    if not as_is and (found := next(chain(places, personal_in(folder, _hosts(storage, run))), None)):
         raise ConfigError(
             f"{found[0]} holds {found[1]!r}, which is of this machine, and was recorded, so that it cannot be taken out; publish "
             "the run all the same with --as-is"
@@ -120,24 +116,6 @@ def _write_identity(storage: Storage, run: Run, target: Storage) -> None:
     for epoch in epochs_of(storage, run.layout):
         bare = Epoch(name=epoch.name, host="", process="", started=epoch.started, version=epoch.version, commit=epoch.commit)
         target.write_json(run.layout.epoch(epoch.name), bare.model_dump())
-
-
-def impersonal(config: RunConfig) -> RunConfig:
-    """Return the settings without folders and servers of the user's: where results lie, and where the model is but for its name.
-
-    What an environment reads stays: without it the questions could not be known from others.
-    """
-    defaults = RunConfig.model_fields
-    return config.model_copy(
-        update={
-            "home": HOME,
-            "storage": StorageSettings(root=storage_of(HOME)),
-            "tracking": defaults["tracking"].get_default(call_default_factory=True),
-            "nodes": defaults["nodes"].get_default(call_default_factory=True),
-            "ray": defaults["ray"].get_default(call_default_factory=True),
-            "policy": config.policy.model_copy(update={"path": Path(config.policy.path).name}),
-        }
-    )
 
 
 def _keys(storage: Storage, run: Run, records: Iterable[Record], results: Iterable[NodeResult]) -> Iterator[str]:
@@ -184,28 +162,9 @@ def _write_weights(storage: Storage, run: Run, updates: int, below: str, target:
         shutil.copytree(source / below, target, symlinks=False)
 
 
-def personal_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the files that name folders of a user or this machine's host, with what they name."""
-    names = {str(Path.home()) + "/"} | {
-        name for name in (socket.getfqdn(), socket.gethostname()) if len(name) > 5 and "." in name
-    }
-    for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.suffix in (".safetensors", ".png", ".lock") or path.is_relative_to(folder / WEIGHTS):
-            continue
-        for text in _texts(path):
-            match = next((name for name in names if name in text), None) or next(iter(HOMES.findall(text)), None)
-            if match:
-                yield str(path.relative_to(folder)), match[:80]
-                break
-
-
-def _texts(path: Path) -> Iterator[str]:
-    if path.suffix == ".parquet":
-        for row in read_parquet(path).to_pylist():
-            yield json.dumps(row, default=str)
-    else:
-        with suppress(UnicodeDecodeError):
-            yield path.read_text()
+def _hosts(storage: Storage, run: Run) -> set[str]:
+    """Return the names of the machines that trained the run, and of this one."""
+    return {socket.gethostname(), socket.getfqdn(), *(epoch.host for epoch in epochs_of(storage, run.layout))} - {"localhost", ""}
 
 
 def _packages() -> Iterator[tuple[str, str]]:

@@ -6,11 +6,14 @@ from typing import Literal, NamedTuple
 
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.bundle.contents import STORAGE, WEIGHTS, FileList, check_files
-from nbrl.tasks.bundle.signature import check_signature, is_signed
-from nbrl.tasks.errors import BrokenInvariantError, ConfigError
+from nbrl.tasks.bundle.card import card
+from nbrl.tasks.bundle.contents import CARD, STORAGE, WEIGHTS, FileList, Parts, check_files
+from nbrl.tasks.bundle.signature import check_signature
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.run import Run
 
 Certainty = Literal["proved", "consistent", "on trust"]
 
@@ -38,43 +41,54 @@ def check_bundle(folder: Path, contents: FileList, signed_by: Path | None) -> St
     return Storage(StorageSettings(root=str(folder / STORAGE)))
 
 
-def check_published_weights(folder: Path, contents: FileList, record: Record) -> bool:
-    """Return whether there are whole weights. Raises BrokenInvariantError unless they are those of the run's last record."""
-    names = [path.removeprefix(f"{WEIGHTS}/") for path in contents.files if path.startswith(f"{WEIGHTS}/")]
-    if not names or "adapter_config.json" in names:
-        return False
-    digests = {f"hf/{name}": contents.files[f"{WEIGHTS}/{name}"].sha256 for name in names}
-    if part_digest(digests, "hf/") != record.weights:
-        raise BrokenInvariantError(f"{WEIGHTS}/ does not hold the weights after {record.updates} updates of the record")
-    return True
+def weights_in(contents: FileList) -> Parts:
+    """Return what weights came along."""
+    names = {path.removeprefix(f"{WEIGHTS}/") for path in contents.files if path.startswith(f"{WEIGHTS}/")}
+    if not names:
+        return "none"
+    return "weights" if "config.json" in names else "adapters"
+
+
+def check_rest(
+    folder: Path, contents: FileList, run: Run, records: Sequence[Record], results: Sequence[NodeResult]
+) -> Iterator[str]:
+    """Yield the contradictions of what lies beside the run's own files: the list's number of updates, weights, and model card."""
+    newest, parts = records[-1], weights_in(contents)
+    if contents.updates != max(record.updates for record in records):
+        yield f"the list says that there were {contents.updates} updates, and the records say {newest.updates}"
+    if parts == "weights":
+        found = {path: each for path, each in contents.files.items() if path.startswith(f"{WEIGHTS}/")}
+        digests = {f"hf/{path.removeprefix(f'{WEIGHTS}/')}": each.sha256 for path, each in found.items()}
+        if part_digest(digests, "hf/") != newest.weights:
+            yield f"{WEIGHTS}/ does not hold the weights after {newest.updates} updates of the record"
+    if (folder / CARD).read_text(errors="replace") != card(run, records, results, parts):
+        yield f"{CARD} is not the model card that the records give"
 
 
 def claims(
-    folder: Path,
-    contents: FileList,
-    records: Sequence[Record],
-    evaluations: int,
-    signed_by: Path | None,
-    replayed: int | None,
-    weights: bool,
+    contents: FileList, signed: bool, signed_by: Path | None, records: Sequence[Record], evaluations: int, replayed: int | None
 ) -> Iterator[Claim]:
-    """Yield what is said of a run that its audit did not contradict."""
-    files = f"{len(contents.files)} files, root {contents.root[:16]}…"
+    """Yield what is said of a run that its audit did not contradict; `signed` says whether there is a signature."""
+    files, updates, parts = f"{len(contents.files)} files, root {contents.root[:16]}…", contents.updates, weights_in(contents)
     if signed_by is not None:
         yield Claim("who published it", "proved", f"{files}: signed by the owner of {signed_by.name}")
     else:
-        signed = "its signature was not compared with a key: --signed-by" if is_signed(folder) else "it is not signed"
-        yield Claim("who published it", "on trust", f"{files}; {signed}")
-    updates = max(record.updates for record in records)
+        why = "its signature was not compared with a key: --signed-by" if signed else "it is not signed"
+        yield Claim("who published it", "on trust", f"{files}; {why}")
     yield Claim("files", "proved", "each has the digest that the list names, and the root is over all of them")
     yield Claim("prompts", "proved", f"those of {len(records)} iterations follow from the stored questions and the seed")
     yield Claim("rewards, selections, advantages", "proved", "computed again from the trajectories")
-    yield Claim("updates", "consistent", f"each of {updates} names the trajectories, advantages and weights that made it")
+    if evaluations:
+        yield Claim("evaluations", "proved", f"the scores of {evaluations}, and those in {CARD}, are what their answers earn")
     if replayed is not None:
         yield Claim(f"update of iteration {replayed}", "proved", "done again on this machine: the same weights, bit for bit")
-    if weights:
-        yield Claim("weights", "proved", f"those in {WEIGHTS}/ are the ones after {updates} updates")
-    yield Claim("evaluations", "proved", f"the scores of {evaluations} are what their trajectories earn")
+    yield Claim("updates", "consistent", f"each of {updates} names the trajectories, advantages and weights that made it")
+    if parts == "weights":
+        yield Claim("weights", "consistent", f"those in {WEIGHTS}/ are the ones that the last record names")
+    elif parts == "adapters":
+        yield Claim("adapters", "on trust", f"those in {WEIGHTS}/ are compared with nothing")
     yield Claim("trajectories", "on trust", "that the model sampled the tokens, and cells printed what they say: not run again")
+    yield Claim("completeness", "on trust", "that no later iteration, other evaluation or other run was left out")
+    yield Claim("settings and versions", "on trust", f"that the run had its settings, nbrl {contents.version} and its commit")
     yield Claim("questions", "on trust", "where they come from, and that held-out ones were not trained on elsewhere")
     yield Claim("times and machines", "on trust", "seconds and processors are as recorded")

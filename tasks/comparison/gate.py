@@ -8,6 +8,8 @@ from nbrl.tasks.comparison.figures import ComparedQuestion
 from nbrl.tasks.comparison.scored import Side, read
 from nbrl.tasks.errors import ConfigError, NoGainError
 from nbrl.tasks.evaluation.statistics import Difference, difference
+from nbrl.tasks.layout.checkpoints import updates_of
+from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.run import known_run
 
@@ -51,7 +53,7 @@ def check_better(storage: Storage, name: str, updates: int | None, margin: float
     recipe = known_run(storage, name).recipe
     if (current := recorded(storage, recipe)) is None:
         return f"the recipe {recipe!r} had no champion"
-    candidate = name if updates is None else f"{name}@{updates}"
+    candidate = f"{name}@{updates_of(checkpoint(storage, name, updates))}"
     champion, other = read(storage, f"{current.run}@{current.updates}"), read(storage, candidate)
     if champion.identity == other.identity:
         raise ConfigError(f"{candidate} is the champion of {recipe}")

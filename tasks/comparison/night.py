@@ -26,6 +26,14 @@ class NightlySettings(ClosedModel):
     settings: tuple[str, ...] = Field((), description="settings of the training as KEY=VALUE")
 
 
+class NightStart(ClosedModel):
+    """With what a night begins, decided once: the number of its questions, and the champion, empty where there is none."""
+
+    questions: int
+    champion: str = ""
+    updates: int = 0
+
+
 class NightReport(FiniteModel):
     """What a night did: `run` is empty where nothing was trained; `reasons` say why nothing was promoted, where it was not.
 

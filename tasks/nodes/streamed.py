@@ -85,8 +85,11 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     config, layout = services.config, scope.layout.round(round_)
     table = await asyncio.to_thread(services.read, prompts)
     groups = table["group"].to_pylist()
-    while missing := set(groups) - services.finished.oldest(groups, scope.updates).keys():
-        services.progress.say(f"{scope.title}: the trajectories of {len(missing)} of its groups are gone, and are sampled again")
+    if missing := set(groups) - services.finished.oldest(groups, scope.updates).keys():
+        services.progress.say(
+            f"{scope.title}: {len(missing)} of the groups that it admitted are not whole, and are sampled again"
+        )
+    while set(groups) - services.finished.oldest(groups, scope.updates).keys():
         await services.finished.more()
     index = services.finished.table(row["id"] for row in task_rows(table, config.rollout.group_size, 0))
     check_failures(index, config.rollout.failed_share)

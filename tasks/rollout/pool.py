@@ -54,11 +54,14 @@ def run_rows(rows: pa.Table, queue: Any, name: str) -> pa.Table:
 class PooledStream:
     """The rows of a stream at the queue of a pool. Its `tasks` end only with an error."""
 
-    def __init__(self, queue: Any, name: str, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        self._queue, self._name, self.tasks = queue, name, tasks
+    def __init__(
+        self, queue: Any, name: str, engines: Callable[[], Sequence[EngineAddress]], tasks: Sequence[asyncio.Task[Any]]
+    ) -> None:
+        self._queue, self._name, self._engines, self.tasks = queue, name, engines, tasks
 
     async def add(self, rows: list[dict[str, Any]]) -> None:
-        """Let runners have further rows."""
+        """Let runners have further rows, for the engines where they are now."""
+        await _taken(self._queue.move.remote(list(self._engines())))
         await _taken(self._queue.add.remote(self._name, rows))
 
     async def pause(self) -> None:
@@ -194,7 +197,7 @@ class RunnerPool:
         tending = self._tended(name, plan, forever, where, engines, lambda done: None, healthy, say)
         tasks = [asyncio.create_task(tending), asyncio.create_task(notice())]
         try:
-            yield PooledStream(self._queue, name, tasks)
+            yield PooledStream(self._queue, name, engines, tasks)
         finally:
             for task in tasks:
                 task.cancel()

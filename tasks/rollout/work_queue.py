@@ -205,6 +205,7 @@ class WorkQueue:
         found, current.found = pa.concat_tables([SCHEMA.empty_table(), *current.found]), []
         for each in found["id"].to_pylist():
             del current.rows[each]
+        current.finished, current.parts = set(), set()
         return found
 
     async def pause(self, name: str) -> bool:

@@ -345,6 +345,11 @@ def _check_stream(config: RunConfig) -> None:
             f"pipeline.mixed is {pipeline.mixed}, and with update.lora.publish adapter a trajectory keeps the weights that it "
             "began with; leave it out"
         )
+    if pipeline.admit == "finish" and config.publishes_adapters:
+        raise ConfigError(
+            "pipeline.admit finish lets trajectories become older than pipeline.lag, and engines keep no adapter so old; set "
+            "pipeline.admit to quota, or update.lora.publish to merged"
+        )
     search = config.rollout.tools.search
     for setting, value in (
         ("rollout.branch", config.rollout.branch),

@@ -82,10 +82,13 @@ def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: 
     assert (champion is not None) == report.promoted == (not report.reasons)
     page = (folder / "report.md").read_text()
     assert ("**Promoted.**" if report.promoted else "**Not promoted:**") in page
+    with (tmp_path / "kept.jsonl").open("a") as file:  # a night that has begun goes on with its own questions
+        file.write(json.dumps({"question": "What is 1 + 1?", "answers": ["2"]}) + "\n")
     again = night(recipe, home)
-    assert (again.run, again.promoted) == (report.run, report.promoted)
-    few = night(written(tmp_path, fewest=25, name="few"), home)
-    assert few.reasons == ("there are 24 questions to train on, and fewest is 25",)
+    assert (again.run, again.promoted, again.questions) == (report.run, report.promoted, 24)
+    none = written(tmp_path, name="few")
+    (tmp_path / "kept.jsonl").unlink()
+    assert night(none, home).reasons == ("there are 0 questions to train on, and fewest is 16",)
 
 
 def test_the_settings_of_nights_are_checked_and_lie_beside_their_file(tmp_path: Path) -> None:

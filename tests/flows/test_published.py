@@ -53,8 +53,9 @@ def test_a_published_run_is_proved_by_whoever_has_the_key(published: Path, key: 
     said = json.loads(done.stdout)
     assert said["contradictions"] == []
     certain = {each["what"]: each["certainty"] for each in said["claims"]}
-    assert certain["who published it"] == certain["rewards, selections, advantages"] == certain["weights"] == "proved"
-    assert certain["trajectories"] == "on trust"
+    assert certain["who published it"] == certain["rewards, selections, advantages"] == certain["evaluations"] == "proved"
+    assert certain["weights"] == certain["updates"] == "consistent"
+    assert certain["trajectories"] == certain["completeness"] == "on trust"
 
 
 def test_a_published_run_names_neither_folders_nor_hosts_of_its_machine(home: Path, published: Path) -> None:
@@ -123,6 +124,39 @@ def forge_weights(folder: Path) -> None:
     weights.write_bytes(bytes(data))
 
 
+def forge_adapters(folder: Path) -> None:
+    forge_weights(folder)
+    contents = FileList.model_validate_json((folder / CONTENTS).read_text())
+    (folder / "weights/adapter_config.json").write_text("{}")
+    files = {**contents.files, "weights/adapter_config.json": listed(folder / "weights/adapter_config.json")}
+    (folder / CONTENTS).write_text(contents.model_copy(update={"files": files}).model_dump_json())
+
+
+def forge_scores(folder: Path) -> None:
+    """Every held-out question was right, says the result of an evaluation."""
+
+    def praise(fields: dict[str, Any]) -> None:
+        for name, metric in fields["artifact"]["metrics"].items():
+            if name.startswith("success"):
+                metric[0] = 1.0
+
+    sealed(next((folder / "storage/runs/small/evaluations/000002/nodes").iterdir()), praise)
+
+
+def forge_card(folder: Path) -> None:
+    card = folder / "README.md"
+    card.write_text(card.read_text().replace("| before | 0.", "| before | 1."))
+
+
+def forge_updates(folder: Path) -> None:
+    fields = json.loads((folder / CONTENTS).read_text())
+    (folder / CONTENTS).write_text(json.dumps(fields | {"updates": 4242}))
+
+
+def forge_size(folder: Path) -> None:
+    sealed(folder / "storage/runs/small/run.json", lambda fields: fields["config"]["rollout"].update(prompts=2_000_000_000))
+
+
 def forge_code(folder: Path) -> None:
     def name(fields: dict[str, Any]) -> None:
         world = {"kind": "own", "place": "os:getcwd", "settings": {}, "weight": 1.0}
@@ -141,6 +175,11 @@ def forge_name(folder: Path) -> None:
     [
         (forge_reward, "the rewards are not what the trajectories earn"),
         (forge_weights, "does not hold the weights after 2 updates"),
+        (forge_adapters, "does not hold the weights after 2 updates"),
+        (forge_scores, "its scores are not those of its answers"),
+        (forge_card, "README.md is not the model card that the records give"),
+        (forge_updates, "the list says that there were 4242 updates"),
+        (forge_size, "there are 8 prompts, and rollout.prompts is 2000000000"),
         (forge_code, "--trust"),
         (forge_name, "which is not of the run"),
     ],

@@ -40,6 +40,7 @@ def test_evaluations_beside_a_stream_have_runners_of_their_own() -> None:
         (["select.max_rounds=2"], "pipeline.stream is true, so that a batch begins before it is known"),
         (["select.retire_at=0.9"], "set select.retire_at to null, or pipeline.stream to false"),
         (["update.lora.publish=adapter", "pipeline.mixed=1"], "a trajectory keeps the weights that it began with"),
+        (["update.lora.publish=adapter", "pipeline.admit=finish"], "engines keep no adapter so old"),
         (["rollout.branch={at: uniform}", "advantage.estimator=vine"], "rollout.branch goes by batches"),
         (["rollout.horizon={steps: [2, 4], every: 3}"], "rollout.horizon goes by batches"),
         (["update.loss.old=interpolated", "update.tis=null"], "update.loss.old"),

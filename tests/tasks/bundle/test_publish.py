@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nbrl.tasks.bundle.publish import impersonal, personal_in
+from nbrl.tasks.bundle.personal import folders_in, impersonal, personal_in
 from nbrl.tasks.runs.recipes import load
 
 HOME = f"{Path.home()}/secret"
@@ -15,14 +15,23 @@ HOME = f"{Path.home()}/secret"
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [(HOME, True), ("/Users/someone/x", True), ("/home/a/b in words", True), ("runs/r/home/x", False), ("see /etc/hosts", False)],
+    [
+        (HOME, True),
+        ("/Users/someone/x", True),
+        ("/home/a/b in words", True),
+        ("on gpu-node-17, rank 0", True),
+        ("runs/r/home/x", False),
+        ("see /etc/hosts", False),
+        ("gpu-node-170", False),
+        ("a vm", False),
+    ],
 )
 def test_a_folder_of_a_user_is_found_wherever_it_was_recorded(tmp_path: Path, text: str, found: bool) -> None:
     table = pa.table({"nodes": [[{"text": f"it says {text}"}]], "number": [1]})
     pq.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "b.json").write_text(json.dumps({"deep": [text]}))
     (tmp_path / "c.png").write_bytes(HOME.encode())
-    assert [name for name, _ in personal_in(tmp_path)] == (["a.parquet", "b.json"] if found else [])
+    assert [name for name, _ in personal_in(tmp_path, ["gpu-node-17", "vm"])] == (["a.parquet", "b.json"] if found else [])
 
 
 def test_settings_of_the_machine_are_at_their_defaults_and_the_model_is_a_name() -> None:
@@ -34,6 +43,11 @@ def test_settings_of_the_machine_are_at_their_defaults_and_the_model_is_a_name()
     ]
     text = impersonal(load("tiny-cpu", [*overrides, "storage.root=s3://my-bucket/x"])).model_dump_json()
     assert "/home/me" not in text
-    for word in ("mlflow.lan", "/scratch/me", "10.0.0.1", "my-bucket"):
+    for word in ("mlflow.lan", "/scratch/me", "10.0.0.1", "my-bucket", "/data/me"):
         assert word not in text
     assert json.loads(text)["policy"]["path"] == "tiny"
+
+
+def test_a_setting_that_names_a_folder_is_found() -> None:
+    settings = {"a": {"b": ["x", "/data/x"]}, "c": "C:\\x", "d": "~/x", "e": "/opt/program/a.py", "f": "a/b", "g": 1}
+    assert dict(folders_in(settings)) == {"a.b": "/data/x", "c": "C:\\x"}
