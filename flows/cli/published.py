@@ -11,7 +11,6 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.stored import Home, Root, home_at, overrides_of, storage_at
 from nbrl.flows.display.terminal import err, out, say
-from nbrl.tasks.bundle.contents import CONTENTS
 
 if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
@@ -53,6 +52,7 @@ def publish_run(
 
 def is_published(text: str) -> bool:
     """Return whether a text names a published run: an address, or a folder with its list. A run's name is neither."""
+    from nbrl.tasks.bundle.contents import CONTENTS
     from nbrl.tasks.bundle.download import is_address
 
     return is_address(text) or (("/" in text or text.startswith(".")) and Path(text).is_dir()) or (Path(text) / CONTENTS).exists()

@@ -307,8 +307,8 @@ def _check_lag(config: RunConfig) -> None:
     if lag > 1 and not config.publishes_adapters and not config.pipeline.stream:
         raise ConfigError(
             f"pipeline.lag is {lag}, so that {lag} batches are sampled at once, each from weights of its own, and engines have "
-            "one set of complete weights; set pipeline.stream to true, update.lora.publish to adapter, of which they serve "
-            "several, or pipeline.lag to 1"
+            "one set of complete weights; set update.lora.publish to adapter, of which they serve several, pipeline.stream to "
+            "true, or pipeline.lag to 1"
         )
     if (lag > 1 or config.pipeline.stream) and (
         config.select.max_rounds > 1 or config.select.retire_at is not None or config.select.pools is not None
