@@ -15,7 +15,7 @@ from nbrl.tasks.environments.environment import Environment
 from nbrl.tasks.runs.config import RunConfig
 
 FILES = ("train", "held_out", "corpus")  # of an environment
-HOMES = re.compile(r"(?<![\w./-])(?:/home/|/root/|/Users/|/work/|/mnt/|/scratch/)[^\s\"'\\]{1,80}")
+HOMES = re.compile(r"(?<![\w./-])(?:/home/|/root/|/Users/)[^\s\"'\\]{1,80}")
 FOLDER = re.compile(r"(?:/(?!opt/program/)\S|[A-Za-z]:\\)")  # how a setting begins that names one of a machine
 SHORTEST_HOST = 4  # shorter names are words
 
@@ -60,14 +60,14 @@ def personal_in(folder: Path, hosts: Collection[str]) -> Iterator[tuple[str, str
     """Yield the files that name folders of a user, or one of these hosts, with what they name."""
     whole = [re.escape(host) for host in hosts if len(host) >= SHORTEST_HOST]
     named = re.compile(rf"(?<![\w.-])(?:{'|'.join(whole)})(?![\w-])") if whole else None
-    mine = str(Path.home()) + "/"
+    mine = [f"{place}/" for place in (Path.home(), Path.cwd()) if len(place.parts) > 1]
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.suffix in (".safetensors", ".png", ".lock") or path.is_relative_to(folder / WEIGHTS):
             continue
         for text in _texts(path):
             found = HOMES.search(text) or (named and named.search(text))
-            if mine in text or found:
-                yield str(path.relative_to(folder)), mine if mine in text else found[0][:80] if found else ""
+            if what := next((place for place in mine if place in text), found[0][:80] if found else ""):
+                yield str(path.relative_to(folder)), what
                 break
 
 

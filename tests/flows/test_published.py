@@ -47,7 +47,7 @@ def audit(where: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
     return nbrl("audit", str(where), *words)
 
 
-def test_a_published_run_is_proved_by_whoever_has_the_key(published: Path, key: Path) -> None:
+def test_a_published_run_is_proved_with_the_key(published: Path, key: Path) -> None:
     done = audit(published, "--signed-by", f"{key}.pub", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -17,6 +17,7 @@ HOME = f"{Path.home()}/secret"
     ("text", "found"),
     [
         (HOME, True),
+        (f"{Path.cwd()}/x", True),
         ("/Users/someone/x", True),
         ("/home/a/b in words", True),
         ("on gpu-node-17, rank 0", True),

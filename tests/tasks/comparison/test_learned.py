@@ -21,7 +21,7 @@ def test_the_margin_is_of_the_gain_or_of_what_is_expected(margin: float, expecte
     assert test.figures["after"] == 0.7
 
 
-def test_a_failure_is_one_for_whoever_reads_the_report_too() -> None:
+def test_a_failure_is_one_in_the_report_too() -> None:
     suite = ElementTree.fromstring(junit('r "<&', 12.34, LearningTest(False, "it did not", {"gain": 0.25})))
     assert suite.attrib["failures"] == "1"
     case = suite.find("testcase")
