@@ -4,8 +4,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+from nbrl.flows.ask.kept import check_file, keep_question
 from nbrl.flows.display.terminal import err, out
 from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.server import EngineServer, launch, wait
@@ -33,14 +35,18 @@ def record_sessions(
     door: LiveDoor,
     patience_s: float,
     policy: str | None = None,
+    kept: Path | None = None,
 ) -> None:
-    """Start an engine with the newest policy of a run and answer sessions until Ctrl-C or SIGTERM.
+    """Start an engine with the newest policy of a run and answer sessions until Ctrl-C or SIGTERM. Questions are added to the
+    file `kept` whose sessions say what answers them.
 
-    Raises ConfigError for a run that learns from no sessions, EngineError if the engine ends.
+    Raises ConfigError for a run that learns from no sessions where no questions are kept, EngineError if the engine ends.
     """
+    if kept is not None:
+        check_file(kept)
     if not NAME.fullmatch(name):
         raise ConfigError(f"--record needs the name of a run, whose sessions are learned from, and not {name!r}")
-    of_run = RecordedRun(storage, name, home, policy)
+    of_run = RecordedRun(storage, name, home, policy, None if kept is None else partial(keep_question, kept))
     if port_in_use(door.port, door.host):
         raise EngineError(f"{door.host}:{door.port} is taken; choose another --port")
     with ExitStack() as stack:

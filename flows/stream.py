@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from prefect import flow
 
+from nbrl.agent.trajectory import Status
 from nbrl.flows.pipeline import Ahead, CollectedBatch, learn
 from nbrl.tasks.layout.stages import is_chunk
 from nbrl.tasks.nodes import streamed
@@ -17,7 +19,7 @@ from nbrl.tasks.nodes.publish import published_mismatch
 from nbrl.tasks.nodes.record import Timing
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
-from nbrl.tasks.rollout.chunks import found_in
+from nbrl.tasks.rollout.chunks import attempts_in
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.rollout.stream import GroupInFlight
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
@@ -125,11 +127,12 @@ class Stream:
         """Note the trajectories in the chunks of earlier processes, and delete the chunks without one that counts."""
         services = self._services
         keys = [key for key in await asyncio.to_thread(services.storage.list, scope.run_layout.stream().folder) if is_chunk(key)]
-        index, damaged = await asyncio.to_thread(found_in, services.storage, keys, None)
+        index, damaged = await asyncio.to_thread(attempts_in, services.storage, keys)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
-        services.finished.note(index)
-        await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(index["part"].to_pylist()))
+        kept = index.filter(pc.not_equal(index["status"], Status.FAILED))  # those that failed are run again
+        services.finished.note(kept)
+        await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(kept["part"].to_pylist()))
 
     def _flying(self, scope: Scope, start: Position) -> pa.Table:
         """Return the prompts of the groups in flight."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError
 
 ID_DIGITS = 16
@@ -20,6 +21,11 @@ def check_keep(path: Path | None, right: Sequence[str], others: bool) -> None:
         raise ConfigError("--keep keeps a question with what is right, so that it can be learned from; add --right ANSWER")
     if others:
         raise ConfigError("--keep keeps a question alone, and this one has files beside it; leave one of both out")
+    check_file(path)
+
+
+def check_file(path: Path) -> None:
+    """Raises ConfigError unless questions can be kept in this file."""
     if path.suffix != ".jsonl":
         raise ConfigError(f"--keep writes JSON lines; name a file that ends in .jsonl, not {path.name!r}")
     if path.is_symlink() or (path.exists() and not path.is_file()) or not path.absolute().parent.is_dir():
@@ -27,11 +33,11 @@ def check_keep(path: Path | None, right: Sequence[str], others: bool) -> None:
 
 
 def keep_question(path: Path, question: str, right: Sequence[str]) -> None:
-    """Add a question with its right answers to a file of JSON lines. Raises ConfigError."""
+    """Add a question with its right answers to a file of JSON lines. Raises StorageError."""
     name = hashlib.sha256(question.encode()).hexdigest()[:ID_DIGITS]
     row = {"id": name, "question": question, "answers": [answer for answer in right if answer.strip()]}
     try:
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
     except OSError as error:
-        raise ConfigError(f"--keep {path} cannot be written: {error.strerror}") from error
+        raise StorageError(f"--keep {path} cannot be written: {error.strerror}") from error

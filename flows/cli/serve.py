@@ -47,6 +47,14 @@ def serve(
             help="record sessions of agents that run elsewhere, from which the run learns (an environment of the kind recorded)",
         ),
     ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="with --record: add questions whose sessions say what is right to a .jsonl file, to learn from; then RUN may be "
+            "any run",
+        ),
+    ] = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -90,8 +98,11 @@ def serve(
         policies = [each.removeprefix(POLICY) for each in set_ or [] if each.startswith(POLICY)]
         settings = _engine(of_engine, device, None)
         door = LiveDoor(host, port, key, f"the key is {key if made else f'that in {api_key_env}'}")
-        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, *policies[-1:])
+        policy = policies[-1] if policies else None
+        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, policy, keep)
         return
+    if keep is not None:
+        raise ConfigError("--keep is for --record, whose sessions say what is right; add --record")
     settings = _engine(set_ or [], device, port)
     with folder_of(storage_at(home, root), place.root, model) as folder:
         called = name or _called(model)

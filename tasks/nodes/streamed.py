@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from nbrl.infra.parts import parts_of
+from nbrl.infra.parts import PART, parts_of
 from nbrl.tasks.environments.mixture import prompts_at
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import of
@@ -50,7 +51,9 @@ def stream_rows(config: RunConfig, scope: Scope, prompts: pa.Table) -> list[dict
 
 @durable
 async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
-    """Wait until enough groups of those in flight have finished, and return the prompts of those that are in this batch."""
+    """Wait until enough groups of those in flight have finished, and return the prompts of those that are in this batch, with the
+    `parts` in which the attempts at their trajectories lie that count.
+    """
     config, groups, started = services.config, await asyncio.to_thread(in_flight, services, start), time.monotonic()
     rule, questions = rule_of(config), services.reads.questions(scope.run_layout.data, "train")
     prompts = await asyncio.to_thread(stream_prompts, config, questions, scope.seed, groups)
@@ -64,6 +67,8 @@ async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
         services.progress.advanced("admit", min(len(finished), rule.batch), rule.batch)
         await services.finished.more()
     table = prompts.filter(pa.array([position in admitted for position in prompts["position"].to_pylist()], pa.bool_()))
+    parts = [services.finished.table(names)[PART].to_pylist() for names in _names(config, table)]
+    table = table.append_column("parts", pa.array(parts, pa.list_(pa.string())))
     path = scope.layout.round(0).prompts
     digest = await asyncio.to_thread(services.storage.write_table, path, table)
     counts = {
@@ -84,14 +89,16 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     """
     config, layout = services.config, scope.layout.round(round_)
     table = await asyncio.to_thread(services.read, prompts)
-    groups = table["group"].to_pylist()
+    groups, names = table["group"].to_pylist(), _names(config, table)
+    of_trajectories = zip(names, table["parts"].to_pylist(), strict=True)
+    services.finished.choose({name: part for pairs in of_trajectories for name, part in zip(*pairs, strict=True)})
     if missing := set(groups) - services.finished.oldest(groups, scope.updates).keys():
         services.progress.say(
             f"{scope.title}: {len(missing)} of the groups that it admitted are not whole, and are sampled again"
         )
     while set(groups) - services.finished.oldest(groups, scope.updates).keys():
         await services.finished.more()
-    index = services.finished.table(row["id"] for row in task_rows(table, config.rollout.group_size, 0))
+    index = services.finished.table(chain.from_iterable(names))
     check_failures(index, config.rollout.failed_share)
     given = (services.storage, layout.chunks(scope.weights.digest))
     made = await asyncio.to_thread(over_parts, services.runners, index, copied, given, "id")
@@ -101,6 +108,12 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
     metrics = {**rollout_metrics(index), **of(ages, "last")}
     return Artifact(path=layout.trajectories, digest=digest, parts=parts_of(index), metrics=metrics)
+
+
+def _names(config: RunConfig, prompts: pa.Table) -> list[list[str]]:
+    """Return the names of the trajectories of each prompt."""
+    size = config.rollout.group_size
+    return [[row["id"] for row in task_rows(prompts.slice(number, 1), size, 0)] for number in range(len(prompts))]
 
 
 def check_begun(index: pa.Table, begun: Mapping[str, int], updates: int) -> None:

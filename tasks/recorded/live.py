@@ -14,7 +14,7 @@ from typing import Any
 
 from nbrl.agent.recorder.chat_api import ChatReply, ChatRequest, RequestError
 from nbrl.agent.recorder.recorder import Recorder
-from nbrl.agent.text import cut_middle
+from nbrl.agent.text import cut_middle, storable
 from nbrl.agent.trajectory import Status, Step, Trajectory
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.recorded.reward import SessionReward
@@ -28,18 +28,22 @@ LOOK_S = 0.05
 QUESTION_CHARS = 4_000
 Store = Callable[[int, Trajectory], Awaitable[dict[str, Any]]]
 """Stores a session whose oldest token is of the weights with this number; returns the answer to its agent."""
+Keep = Callable[[str, list[str]], None]
+"""Keeps a question with what answers it. Raises StorageError."""
 
 
 @dataclass(eq=False)
 class LiveSession:
     """A session that has no reward yet: `running` requests, the last of which came at `seen` of the monotonic clock.
 
-    `group` is for sessions whose first request was the same. With its `reward` it is `stored`, as `made`.
+    `group` is for sessions whose first request was the same, `question` what its user said last. With its `reward` it is
+    `stored`, as `made`.
     """
 
     name: str
     recorder: Recorder
     group: str
+    question: str
     began: float = field(default_factory=time.time)
     seen: float = field(default_factory=time.monotonic)
     running: int = 0
@@ -49,10 +53,13 @@ class LiveSession:
 
 
 class LiveSessions:
-    """The sessions of one server. While weights change, requests wait: see `quiet`."""
+    """The sessions of one server. While weights change, requests wait: see `quiet`.
 
-    def __init__(self, recorder: Callable[[str], Recorder], store: Store) -> None:
-        self._recorder, self._store = recorder, store
+    With `keep`, questions are kept whose sessions say what answers them.
+    """
+
+    def __init__(self, recorder: Callable[[str], Recorder], store: Store, keep: Keep | None = None) -> None:
+        self._recorder, self._store, self._keep = recorder, store, keep
         self._open: dict[str, LiveSession] = {}
         self._ended = OrderedDict[str, tuple[str, dict[str, Any] | RequestError]]()  # by name: digest of the reward, and answer
         self._begins, self._goes_on = asyncio.Event(), asyncio.Event()  # for requests of new sessions, and of open ones
@@ -94,7 +101,8 @@ class LiveSessions:
             del self._open[oldest.name]
         first = json.dumps([request.messages, request.tools], sort_keys=True, default=str).encode()
         group = hashlib.sha256(first).hexdigest()[:16]
-        self._open[name] = LiveSession(name, self._recorder(name), group)
+        question = next((each["content"] or "" for each in reversed(request.messages) if each["role"] == "user"), "")
+        self._open[name] = LiveSession(name, self._recorder(name), group, question)
         return self._open[name]
 
     async def rewarded(self, name: str, reward: SessionReward) -> dict[str, Any]:
@@ -102,6 +110,8 @@ class LiveSessions:
 
         Raises RequestError.
         """
+        if reward.for_keeping and self._keep is None:
+            raise RequestError("question and right are for nbrl serve --record --keep FILE, and it keeps nothing; leave them out")
         if (ended := self._ended.get(name)) is not None:
             if ended[0] != reward.digest:
                 raise RequestError("this session has another reward, which stays", "ended", 409)
@@ -129,6 +139,10 @@ class LiveSessions:
         said: dict[str, Any] | RequestError
         try:
             said = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
+            question = storable(reward.question) or session.question
+            if self._keep is not None and question.strip() and (right := reward.right_answers()):
+                await asyncio.to_thread(self._keep, question, right)
+                said = {**said, "kept": True}
         except StorageError as error:
             session.stored = None
             raise RequestError("the session cannot be stored now; give its reward again", "storage", 503) from error

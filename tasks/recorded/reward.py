@@ -16,7 +16,8 @@ METRIC = r"^[A-Za-z0-9_-]{1,40}$"
 class SessionReward(BaseModel):
     """Body of `POST /sessions/ID/reward`. A reward of 1 is a success, unless `success` says otherwise.
 
-    Sessions that name the same `group` are attempts at the same task, which are compared with each other.
+    Sessions that name the same `group` are attempts at the same task, which are compared with each other. `right` is what answers
+    the `question` of the session, for a server that keeps questions; without one it is what the user said.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -25,6 +26,8 @@ class SessionReward(BaseModel):
     success: bool | None = None
     group: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,80}$")
     answer: str | None = Field(None, max_length=100_000)
+    question: str = Field("", max_length=100_000)
+    right: list[Annotated[str, Field(min_length=1, max_length=10_000)]] = Field([], max_length=20)
     metrics: dict[Annotated[str, Field(pattern=METRIC)], Annotated[float, Field(allow_inf_nan=False)]] = Field({}, max_length=20)
 
     @classmethod
@@ -41,7 +44,20 @@ class SessionReward(BaseModel):
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
+    @property
+    def succeeded(self) -> bool:
+        return self.reward >= 1 if self.success is None else self.success
+
+    @property
+    def for_keeping(self) -> bool:
+        """Return whether it says what only a server that keeps questions needs."""
+        return bool(self.question or self.right)
+
+    def right_answers(self) -> list[str]:
+        """Return what is known to answer the question: what the reward says, or else the answer of a success."""
+        known = self.right or ([self.answer] if self.succeeded and self.answer else [])
+        return [text for text in map(storable, known) if text.strip()]
+
     def outcome(self) -> str:
         """Return the JSON of the outcome that rewards are made of: see reward/rules/outcome.py."""
-        success = self.reward >= 1 if self.success is None else self.success
-        return json.dumps({"success": success, "reward": self.reward, "metrics": self.metrics})
+        return json.dumps({"success": self.succeeded, "reward": self.reward, "metrics": self.metrics})

@@ -20,10 +20,9 @@ from nbrl.infra.engine.server import EngineServer
 from nbrl.infra.engine.settings import headers
 from nbrl.infra.errors import EngineError, StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments.kinds.recorded import RecordedEnvironment
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.subject import check_began_with, model_folder, subject_of_run
-from nbrl.tasks.recorded.live import LiveSessions
+from nbrl.tasks.recorded.live import Keep, LiveSessions
 from nbrl.tasks.recorded.server import LiveDoor, LiveServer
 from nbrl.tasks.recorded.store import keep
 from nbrl.tasks.runs.config import RunConfig
@@ -39,19 +38,21 @@ Say = Callable[[str], None]
 
 
 class RecordedRun:
-    """A run that learns from recorded sessions, and the policy of it that answers them. Raises ConfigError for another run."""
+    """A run that learns from recorded sessions, and the policy of it that answers them. With `keep` it may be any run: one that
+    learns from no sessions stores none. Raises ConfigError for another run.
+    """
 
-    def __init__(self, storage: Storage, name: str, home: Path, policy: str | None = None) -> None:
+    def __init__(self, storage: Storage, name: str, home: Path, policy: str | None = None, keep: Keep | None = None) -> None:
         """Read a run. `policy` is the folder of the model that it began with, where that is elsewhere on this machine."""
         self.storage, self.run = storage, known_run(storage, name)
         config = stored_config(storage, self.run)
-        if (environment := config.recorded) is None:
+        if config.recorded is None and keep is None:
             raise ConfigError(
                 f"run {name!r} has no environment of the kind recorded, so it learns from no session; train one with "
-                "environments: {live: {kind: recorded}}, or leave --record out"
+                "environments: {live: {kind: recorded}}, name a file of questions by --keep, or leave --record out"
             )
-        self.environment: RecordedEnvironment = environment
-        self.name = next(each for each, kind in config.environments.items() if kind is environment)
+        self.environment, self.keep = config.recorded, keep
+        self.name = next((each for each, kind in config.environments.items() if kind is config.recorded), "")
         began = config.policy if policy is None else config.policy.model_copy(update={"path": policy})
         here = {"home": str(home), "storage": storage.settings, "policy": began}
         self.config: RunConfig = config.model_copy(update=here)
@@ -75,8 +76,13 @@ class RecordedRun:
         return later
 
     async def store(self, oldest: int, session: Trajectory) -> dict[str, Any]:
-        """Store a rewarded session, unless it is older than the run learns from. Raises RequestError and StorageError."""
+        """Store a rewarded session, unless it is older than the run learns from, or the run learns from none. Raises RequestError
+        and StorageError.
+        """
         lag, newest = self.config.pipeline.lag, self.served.updates
+        said = {"weights": oldest, "newest": newest}
+        if self.environment is None:
+            return said
         if newest - oldest > lag:
             raise RequestError(
                 f"the session was answered by weights {oldest}, and the run has made {newest}: with pipeline.lag {lag} it "
@@ -85,7 +91,7 @@ class RecordedRun:
                 409,
             )
         await asyncio.to_thread(keep, self.storage, self.run, self._weights[oldest], session)
-        return {"weights": oldest, "newest": newest}
+        return said
 
 
 @asynccontextmanager
@@ -103,14 +109,15 @@ async def recording(
         session = await stack.enter_async_context(engine_session(engine.settings.request_timeout_s, headers(engine.key)))
         seeded, away_s = engine.settings.seeded_sampling, engine.settings.start_timeout_s
         policy = SglangPolicy(session, engine.url, tokenizer.stop_ids, config.sampling, seeded, away_s=away_s)
-        parser = of_run.environment.tool_parser
+        parser = of_run.environment.tool_parser if of_run.environment else config.agent.tool_parser
         calls = None if parser is None else partial(policy.parse_calls, parser)
 
         def begun(name: str) -> Recorder:
-            seed, key = derive_seed(of_run.run.seed, "session", name), f"environments.{of_run.name}.tool_parser"
+            seed = derive_seed(of_run.run.seed, "session", name)
+            key = f"environments.{of_run.name}.tool_parser" if of_run.name else "agent.tool_parser"
             return Recorder(conversations, policy, config.agent, seed, calls, parser_key=key)
 
-        sessions = LiveSessions(begun, of_run.store)
+        sessions = LiveSessions(begun, of_run.store, of_run.keep)
         client = await stack.enter_async_context(engine.client())
         server = LiveServer(sessions, of_run.run.name, door)
         await stack.enter_async_context(server.listening())

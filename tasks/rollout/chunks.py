@@ -193,6 +193,12 @@ def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str] | None)
 
     Of one that several attempts finished, the first by the order of the keys is taken.
     """
+    index, damaged = attempts_in(storage, keys)
+    return finished_of(index, ids), damaged
+
+
+def attempts_in(storage: Storage, keys: Iterable[str]) -> tuple[pa.Table, list[str]]:
+    """Return the index of all trajectories in these chunks, in the order of the keys; and damaged chunks, as addresses."""
     indexes, damaged = [SCHEMA.empty_table()], []
     with ThreadPoolExecutor(PARALLEL) as pool:
         for key, index in zip(sorted(keys), pool.map(partial(_index, storage), sorted(keys)), strict=True):
@@ -200,7 +206,7 @@ def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str] | None)
                 damaged.append(storage.uri(key))
             else:
                 indexes.append(index)
-    return finished_of(pa.concat_tables(indexes), ids), damaged
+    return pa.concat_tables(indexes), damaged
 
 
 def _index(storage: Storage, key: str) -> pa.Table | None:

@@ -1,24 +1,29 @@
 """What has finished of the groups of a stream, until a batch has it."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from nbrl.tasks.rollout.chunks import SCHEMA
 
+Attempts = list[dict[str, Any]]  # rows of the index
+
 
 class FinishedGroups:
-    """The index of the finished trajectories of a stream, by group. `oldest` and `table` look at whole groups only."""
+    """The index of the finished trajectories of a stream, by group. `oldest` and `table` look at whole groups only.
+
+    Of a trajectory that several attempts finished, because a runner gave no sign for long, the first counts.
+    """
 
     def __init__(self, group_size: int) -> None:
-        self._size, self._rows, self._changed = group_size, dict[str, dict[str, dict[str, Any]]](), asyncio.Event()
+        self._size, self._rows, self._changed = group_size, dict[str, dict[str, Attempts]](), asyncio.Event()
 
     def note(self, index: pa.Table) -> None:
         """Add trajectories that have finished."""
         for row in index.to_pylist():
-            self._rows.setdefault(row["id"].rpartition("-")[0], {}).setdefault(row["id"], row)
+            self._rows.setdefault(group_of(row["id"]), {}).setdefault(row["id"], []).append(row)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -35,11 +40,16 @@ class FinishedGroups:
 
     def table(self, names: Iterable[str]) -> pa.Table:
         """Return the index of trajectories, in the order of their names. Raises KeyError if one has not finished."""
-        return pa.Table.from_pylist([self._rows[name.rpartition("-")[0]][name] for name in names], schema=SCHEMA)
+        return pa.Table.from_pylist([self._rows[group_of(name)][name][0] for name in names], schema=SCHEMA)
+
+    def choose(self, parts: Mapping[str, str]) -> None:
+        """Let the attempt in this part count for each of these trajectories, where it is there."""
+        for name, part in parts.items():
+            self._rows.get(group_of(name), {}).get(name, []).sort(key=lambda row: row["part"] != part)
 
     def __contains__(self, name: str) -> bool:
         """Return whether a trajectory has finished."""
-        return name in self._rows.get(name.rpartition("-")[0], ())
+        return name in self._rows.get(group_of(name), ())
 
     def keep(self, groups: Collection[str]) -> list[str]:
         """Forget all but these groups; return the parts in which nothing of them lies."""
@@ -48,11 +58,16 @@ class FinishedGroups:
         return sorted(parts - self._parts())
 
     def _parts(self) -> set[str]:
-        return {row["part"] for rows in self._rows.values() for row in rows.values()}
+        return {row["part"] for rows in self._rows.values() for attempts in rows.values() for row in attempts}
 
     def _ended(self, group: str) -> float:
-        return max(float(row["started_at"] + row["seconds"]) for row in self._rows[group].values())
+        return max(float(attempts[0]["started_at"] + attempts[0]["seconds"]) for attempts in self._rows[group].values())
 
     def _oldest(self, group: str, updates: int) -> int:
-        versions = [int(version) for row in self._rows[group].values() for version in row["versions"]]
+        versions = [int(version) for attempts in self._rows[group].values() for version in attempts[0]["versions"]]
         return min(versions, default=updates)
+
+
+def group_of(name: str) -> str:
+    """Return the group of a trajectory."""
+    return name.rpartition("-")[0]

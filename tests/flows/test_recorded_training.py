@@ -59,7 +59,8 @@ class Client:
         chat = [("system", FORM), ("user", question.question), ("user", BUDGET)]
         messages = [{"role": role, "content": text} for role, text in chat]
         self.post(f"/sessions/{name}/v1/chat/completions", {"messages": messages})
-        rewarded = self.post(f"/sessions/{name}/reward", {"reward": number % 4 / 4, "group": f"q{number // 4}"})
+        reward = {"reward": number % 4 / 4, "group": f"q{number // 4}", "question": question.question, "right": [str(number)]}
+        rewarded = self.post(f"/sessions/{name}/reward", reward)
         return int(rewarded["weights"])
 
 
@@ -89,7 +90,8 @@ def until(log: Path, pattern: str, process: subprocess.Popen[str]) -> re.Match[s
 @contextmanager
 def serving(folder: Path, name: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
     port = free_port()
-    with started(folder, name, "serve", "live", "--record", "--port", str(port), "--patience", "1") as (process, log):
+    words = ("--record", "--port", str(port), "--patience", "1", "--keep", f"{folder}/kept.jsonl")
+    with started(folder, name, "serve", "live", *words) as (process, log):
         key = until(log, "the key is ([0-9a-f]+)", process)[1]
         yield process, Client(f"http://127.0.0.1:{port}", key)
 
@@ -122,4 +124,8 @@ def test_agents_elsewhere_are_trained_though_both_ends_are_killed(tmp_path: Path
     assert all(each.metrics["mismatch/logprob_max_abs"] <= 1e-3 for each in found)
     ids = [each.id for one in found for part in one.rounds[0].trajectories.parts for each in from_table(storage.read_table(part))]
     assert len(ids) == 32
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert {(QUESTIONS[number // 4].question, str(number)) for number in range(16)} <= {
+        (each["question"], *each["answers"]) for each in kept
+    }
     audited(f"{tmp_path}/home/storage", "live")

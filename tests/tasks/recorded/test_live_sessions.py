@@ -46,9 +46,21 @@ class Lab:
         self.kept: list[tuple[int, Trajectory]] = []
         self.fails: list[Exception] = []
         self.delay_s, self.port = 0.0, 0
-        self.sessions = LiveSessions(lambda name: Recorder(conversations, self.engine, SETTINGS, 0), self._keep)
+        self.questions: list[tuple[str, list[str]]] | None = None
+        self.sessions = LiveSessions(lambda name: Recorder(conversations, self.engine, SETTINGS, 0), self._store)
 
-    async def _keep(self, oldest: int, session: Trajectory) -> dict[str, Any]:
+    def keep_questions(self) -> None:
+        """Let the server keep questions, the first of which cannot be written at first."""
+        faults = [StorageError("the disk is full")]
+
+        def keep(question: str, right: list[str]) -> None:
+            if faults:
+                raise faults.pop()
+            self.questions = [*(self.questions or ()), (question, right)]
+
+        self.sessions = LiveSessions(self.sessions._recorder, self._store, keep)
+
+    async def _store(self, oldest: int, session: Trajectory) -> dict[str, Any]:
         await asyncio.sleep(self.delay_s)
         if self.fails:
             raise self.fails.pop()
@@ -103,6 +115,44 @@ def test_a_session_is_what_comes_under_its_name_until_its_reward(conversations: 
     alone.calls = [lab.engine.calls[0], lab.engine.calls[2]]
     assert_sampled(one, alone)
     assert len(lab.sessions) == 0
+
+
+def test_questions_are_kept_once_whose_sessions_say_what_is_right(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+    lab.keep_questions()
+
+    async def test(ask: Ask) -> None:
+        system = {"role": "system", "content": "You are brief."}
+        for name in ("said", "success", "failure", "silent"):
+            sent = {"messages": [system, *says(f"What is {name}?")["messages"]]}
+            await ask(f"/sessions/{name}/v1/chat/completions", sent)
+            await ask(f"/sessions/{name}/v1/chat/completions", says(f"What is {name}?", "yes", "really?"))
+        said = {"reward": 0.2, "answer": "no", "right": ["yes", "Yes.", " "]}
+        assert code_of(await ask("/sessions/said/reward", said)) == (503, "storage")
+        for _ in range(2):
+            assert await ask("/sessions/said/reward", said) == (200, {"weights": 7, "kept": True})
+        assert await ask("/sessions/success/reward", {"reward": 1, "answer": "4", "question": "2 + 2?"}) == (
+            200,
+            {"weights": 7, "kept": True},
+        )
+        assert await ask("/sessions/failure/reward", {"reward": 0.5, "answer": "5"}) == (200, {"weights": 7})
+        assert await ask("/sessions/silent/reward", {"reward": 1}) == (200, {"weights": 7})
+
+    lab.run(test)
+    assert lab.questions == [("What is said?", ["yes", "Yes."]), ("2 + 2?", ["4"])]
+
+
+def test_a_server_that_keeps_nothing_takes_no_right_answer(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+
+    async def test(ask: Ask) -> None:
+        await ask("/sessions/a/v1/chat/completions", says("x"))
+        status, answer = await ask("/sessions/a/reward", {"reward": 1, "right": ["y"]})
+        assert (status, "--keep" in answer["error"]["message"]) == (400, True)
+        assert (await ask("/sessions/a/reward", {"reward": 1}))[0] == 200
+
+    lab.run(test)
+    assert lab.questions is None
 
 
 def test_who_has_no_key_or_names_no_session_gets_nothing(conversations: Conversations) -> None:
