@@ -1,13 +1,14 @@
 """Kills a training run again and again, continues it from its storage alone, and compares it with a run that nothing disturbed.
 
-Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0] [--lag 0|1|2] [--corrected]
+Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0] [--lag 0|1|2|stream] [--corrected]
 
 Both runs are real: Prefect, Ray, sandboxed kernels, SGLang, the learner, MLflow, with a small `tiny-cpu`. The k-th SIGKILL to the
 process of the command comes once the run has k / (kills + 1) of what the undisturbed run wrote, and something that was not there
 when this process began, plus up to 0.3 s. Then `nbrl resume` continues, every second time with a new home. With `--root s3` the
 storage is rclone's S3 server, and the killed run reaches it through a proxy that refuses, slows down, cuts and drops 1 % of all
 requests each. With `--lag 1` rollouts run beside updates, with `--lag 2` those of two batches at once; with `--corrected` the
-update then reads the engine's log-probs, whose last digits are others where a trajectory is sampled again.
+update then reads the engine's log-probs, whose last digits are others where a trajectory is sampled again. With `--lag stream`
+rollouts never stop, batches are what finished first, corrected, so that both runs have other ones and are not compared.
 
 Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
 `doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
@@ -16,6 +17,10 @@ difference of both final weights over that of what the undisturbed run learned. 
 newest object on the storage to the kill. A kill follows an object by design; so `seconds_lost_at_random` is the mean of moments
 at random in the undisturbed run, and `most_seconds_lost` the longest time in it without an object. `median_start_seconds`: from
 the start of a process that continues to its first new object.
+
+Of a stream, `finished`: trajectories that were on the storage after a kill; `finished_lost`: those of them that no batch has and
+that are not on the storage at the end; `finished_again`: those that were other tokens later. `lost_prompts` are groups that were
+in flight in a record and were neither admitted nor in flight in the one after.
 """
 
 import argparse
@@ -28,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,9 +43,11 @@ from safetensors.numpy import load, load_file
 
 from benchmarks.hardware import processor
 from benchmarks.watched import Objects, lost_at_random, median
+from nbrl.agent.trajectory import Status, from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import is_chunk
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.recipes import load as load_recipe
 from nbrl.tasks.runs.results import evaluation_of
@@ -62,9 +69,10 @@ SETTINGS = [
     "environments.world.held_out=12",
 ]
 LAG = {
-    0: (),
-    1: ("pipeline.lag=1",),
-    2: ("pipeline.lag=2", "select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=0", "checkpoints.keep_last=6"),
+    "0": (),
+    "1": ("pipeline.lag=1",),
+    "stream": ("pipeline.lag=2", "pipeline.stream=true", "pipeline.admit=finish", "select.max_rounds=1"),
+    "2": ("pipeline.lag=2", "select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=0", "checkpoints.keep_last=6"),
 }
 CORRECTED, UNCORRECTED = "update.tis.kind=mask_tokens", "pipeline.uncorrected=true"
 JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
@@ -100,12 +108,12 @@ class Attempt:
 class Trained:
     """A run of this name on a storage, trained by one process after the other."""
 
-    def __init__(self, name: str, place: Place, folder: Path, lag: int, settings: Sequence[str]) -> None:
-        """`settings` are further ones. With a lag of 2 it has enough iterations for weights of three versions."""
-        self.name, self.place, self._folder, self._iterations = name, place, folder, 3 + 2 * (lag > 1)
+    def __init__(self, name: str, place: Place, folder: Path, lag: str, settings: Sequence[str]) -> None:
+        """`settings` are further ones. Beyond a lag of 1 it has enough iterations for weights of three versions."""
+        self.name, self.place, self._folder, self._iterations = name, place, folder, 3 + 2 * (lag in ("2", "stream"))
         self._settings = [f"iterations={self._iterations}", *SETTINGS, *LAG[lag], *settings]
         self.objects = Objects(place.files / RunLayout(name).folder)
-        self.homes = 0
+        self.homes, self.finished, self.again = 0, dict[str, Any](), set[str]()
         self.attempts: list[Attempt] = []
 
     @property
@@ -186,6 +194,40 @@ class Trained:
                 groups += [name.rpartition("-")[0] for name in set(ids) for _ in range(ids.count(name) - 1)]
         return groups
 
+    def note_finished(self) -> None:
+        """Note the trajectories of a stream that are on the storage, and those that were others before."""
+        for name, nodes in self._left().items():
+            if self.finished.setdefault(name, nodes) != nodes:
+                self.again.add(name)
+
+    def streamed(self) -> dict[str, int]:
+        """Return what became of the trajectories of a stream that had finished, and of its groups."""
+        storage, learned, lost = self.place.storage, dict[str, Any](), 0
+        flying = set[int]()
+        for each in self._records():
+            (round_,) = each.rounds
+            learned |= self._nodes(round_.trajectories.parts)
+            admitted = set(storage.read_table(round_.prompts.path)["position"].to_pylist())
+            now = set(storage.read_table(each.asked[-1].path)["position"].to_pylist())
+            lost += len(flying - admitted - now)
+            flying = now
+        self.again |= {name for name, nodes in learned.items() if self.finished.get(name, nodes) != nodes}
+        left = self.finished.keys() - learned.keys() - self._left().keys()
+        return {
+            "finished": len(self.finished),
+            "finished_lost": len(left),
+            "finished_again": len(self.again),
+            "lost_prompts": lost,
+        }
+
+    def _left(self) -> dict[str, Any]:
+        return self._nodes(filter(is_chunk, self.place.storage.list(RunLayout(self.name).stream().folder)))
+
+    def _nodes(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return what was sampled, by the id of the trajectory, of those that did not fail."""
+        made = [each for key in keys for each in from_table(self.place.storage.read_table(key))]
+        return {each.id: each.nodes for each in made if each.status != Status.FAILED}
+
     def contradictions(self) -> list[dict[str, str]]:
         """Return what `nbrl audit` finds."""
         line = [NBRL, "audit", self.name, "--root", self.place.root, "--json", "--set", f"home={self.home}"]
@@ -206,6 +248,7 @@ def killed_again_and_again(run: Trained, objects: int, kills: int, seed: int) ->
     for number in range(1, kills + 1):
         done = run.attempt(objects * number // (kills + 1), draw.uniform(0.0, JITTER_S))
         tell(run, done)
+        run.note_finished()
         if done.status is not None:
             return
         run.homes += number % 2
@@ -235,7 +278,7 @@ def places(root: str, folder: Path, seed: int) -> Iterator[tuple[Place, Place, F
         yield Place(address, files, variables), Place(address, files, variables | {"AWS_ENDPOINT_URL": proxy.url}), faults
 
 
-def measure(kills: int, root: str, seed: int, folder: Path, lag: int = 0, settings: Sequence[str] = ()) -> dict[str, Any]:
+def measure(kills: int, root: str, seed: int, folder: Path, lag: str = "0", settings: Sequence[str] = ()) -> dict[str, Any]:
     """Return the benchmark, with everything that it makes below `folder`; `settings` are further ones of both runs."""
     with places(root, folder, seed) as (good, bad, faults):
         undisturbed, run = Trained("undisturbed", good, folder, lag, settings), Trained("killed", bad, folder, lag, settings)
@@ -263,10 +306,15 @@ def measure(kills: int, root: str, seed: int, folder: Path, lag: int = 0, settin
             result |= {
                 "lost_prompts": len(set(wanted) - set(asked)),
                 "doubled_prompts": len(asked) - len(set(asked)),
-                "bit_exact": run.came_to() == undisturbed.came_to(),
-                "weights_apart": apart(run.weights(), undisturbed.weights()),
                 "audit_contradictions": len(found),
             }
+            if lag == "stream":
+                result |= run.streamed()
+            else:
+                result |= {
+                    "bit_exact": run.came_to() == undisturbed.came_to(),
+                    "weights_apart": apart(run.weights(), undisturbed.weights()),
+                }
         gaps = undisturbed.objects.gaps()
         return result | {
             "seconds_lost_at_random": lost_at_random(gaps),
@@ -293,10 +341,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--root", choices=("folder", "s3"), default="folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lag", type=int, choices=LAG, default=0)
+    parser.add_argument("--lag", choices=LAG, default="0")
     parser.add_argument("--corrected", action="store_true", help="with a lag, correct by the engine's log-probs")
     given = parser.parse_args()
-    settings = [CORRECTED if given.corrected else UNCORRECTED] if given.lag else []
+    corrected = given.corrected or given.lag == "stream"
+    settings = [CORRECTED if corrected else UNCORRECTED] if given.lag != "0" else []
     with tempfile.TemporaryDirectory(prefix="nbrl-resume-", ignore_cleanup_errors=True) as folder:
         result = measure(given.kills, given.root, given.seed, Path(folder), given.lag, settings)
     storage = "folder" if given.root == "folder" else "rclone's S3 server on this machine, behind the proxy"
