@@ -4,10 +4,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
-from nbrl.flows.ask.kept import check_file, keep_question
 from nbrl.flows.display.terminal import err, out
 from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.server import EngineServer, launch, wait
@@ -19,6 +17,7 @@ from nbrl.infra.process.shared import Budget
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import NAME
+from nbrl.tasks.recorded.live import Keep
 from nbrl.tasks.recorded.server import LiveDoor
 from nbrl.tasks.recorded.serving import RecordedRun, recording
 
@@ -35,18 +34,16 @@ def record_sessions(
     door: LiveDoor,
     patience_s: float,
     policy: str | None = None,
-    kept: Path | None = None,
+    keep: Keep | None = None,
 ) -> None:
-    """Start an engine with the newest policy of a run and answer sessions until Ctrl-C or SIGTERM. Questions are added to the
-    file `kept` whose sessions say what answers them.
+    """Start an engine with the newest policy of a run and answer sessions until Ctrl-C or SIGTERM. With `keep`, questions are
+    kept whose sessions say what answers them.
 
     Raises ConfigError for a run that learns from no sessions where no questions are kept, EngineError if the engine ends.
     """
-    if kept is not None:
-        check_file(kept)
     if not NAME.fullmatch(name):
         raise ConfigError(f"--record needs the name of a run, whose sessions are learned from, and not {name!r}")
-    of_run = RecordedRun(storage, name, home, policy, None if kept is None else partial(keep_question, kept))
+    of_run = RecordedRun(storage, name, home, policy, keep)
     if port_in_use(door.port, door.host):
         raise EngineError(f"{door.host}:{door.port} is taken; choose another --port")
     with ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -91,6 +92,7 @@ def serve(
     if record:
         if name:
             raise ConfigError("--name has no effect with --record, where requests may call the model as they like; leave it out")
+        from nbrl.flows.ask.kept import check_file, keep_question
         from nbrl.flows.recording import record_sessions
         from nbrl.tasks.recorded.server import LiveDoor
 
@@ -99,7 +101,10 @@ def serve(
         settings = _engine(of_engine, device, None)
         door = LiveDoor(host, port, key, f"the key is {key if made else f'that in {api_key_env}'}")
         policy = policies[-1] if policies else None
-        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, policy, keep)
+        if keep is not None:
+            check_file(keep)
+        kept = None if keep is None else partial(keep_question, keep)
+        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, policy, kept)
         return
     if keep is not None:
         raise ConfigError("--keep is for --record, whose sessions say what is right; add --record")

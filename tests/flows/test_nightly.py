@@ -118,5 +118,12 @@ def test_a_question_is_kept_only_with_what_is_right(tmp_path: Path, words: list[
 
 
 @pytest.mark.process
+def test_a_server_keeps_questions_only_of_recorded_sessions(tmp_path: Path) -> None:
+    done = nbrl("serve", "a-run", "--keep", "k.jsonl", folder=tmp_path)
+    assert done.returncode != 0
+    assert "--keep is for --record" in " ".join(done.stderr.split())
+
+
+@pytest.mark.process
 def test_nightly_trainings_are_described_by_their_file_alone(tmp_path: Path) -> None:
     assert "need --recipe FILE.yaml" in " ".join(nbrl("schedule", "nightly", "--home", str(tmp_path)).stderr.split())
