@@ -15,8 +15,9 @@ nothing else took time: (T_collect + T_learn) / max(T_collect, T_learn), with th
 `ratio_tail` are the same where some trajectories take long.
 
 With `--stream` lag 1 and lag 2, with adapters, are compared with streams of complete weights, where the lengths of trajectories
-have a heavy tail: lognormal (deviation 0.5 of the logarithm), and one in fifty ten times as long. `bound` is the update alone:
-what is in flight has more than enough to do. `share_NAME` is it over the seconds of an iteration, 1 if the learner never waits.
+have a heavy tail: lognormal (deviation 0.5 of the logarithm), and one in fifty ten times as long. `bound` is T_learn alone: what
+is in flight has more than enough to do. `share_NAME` is it over the seconds of an iteration, 1 if the learner never waits, and
+`rest_NAME` the seconds of the nodes that no update runs beside: of admission, publish and record.
 `trained_over_admitted_tokens_NAME` is how much longer the trajectories are that are learned from than all of a batch.
 """
 
@@ -85,7 +86,7 @@ def streams(given: argparse.Namespace) -> dict[str, object]:
         for round_ in range(given.rounds):
             for way, settings in STREAMS.items():
                 measured[way] += trained(Path(folder), f"{way}-{round_}", settings | {"iterations": given.iterations}, waits)
-    bound = min(mean(metrics, "time/update") for metrics in measured.values())
+    bound = min(seconds(metrics, LEARN) for metrics in measured.values())
     result: dict[str, object] = {"bound": round(bound, 2)}
     for way, metrics in measured.items():
         wall = mean(metrics, "time/iteration")
@@ -93,6 +94,8 @@ def streams(given: argparse.Namespace) -> dict[str, object]:
         names = ("pipeline/idle_learner", "pipeline/staleness", "pipeline/trained_over_admitted_tokens")
         for name in names:
             result[f"{name.rpartition('/')[2]}_{way}"] = round(mean(metrics, name), 3)
+        alone = ("admit", "rollout", "reward", "select", "refill") if "stream" in way else ()
+        result[f"rest_{way}"] = round(seconds(metrics, (*alone, "publish", "record")), 2)
         expired = sum(each.get("select/dropped/expired", 0.0) for each in metrics)
         result[f"expired_{way}"] = expired / sum(each["sample/prompts"] for each in metrics)
     return result | {"iterations": len(measured["lag1"]), "hardware": cpu_machine()}
