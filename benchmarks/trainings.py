@@ -52,9 +52,7 @@ def at(curve: object, tokens: float) -> float:
     return float(np.interp(tokens, counts, values))
 
 
-def compared(
-    made: Mapping[str, Sequence[Mapping[str, Any]]], base: str, shares: Sequence[float] = (1.0, 0.5, 0.25)
-) -> dict[str, Any]:
+def compared(made: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> dict[str, Any]:
     """Return mean success and its standard error over the seeds, at all, half and a quarter of the tokens that all trainings
     reached, by way; and the differences from the way `base` by seed.
     """
