@@ -45,3 +45,20 @@ def test_a_stream_goes_on_through_updates_and_a_kill_and_learns_from_every_group
     versions = {node.weights_version for batch in batches for each in batch for node in each.sampled()}
     assert {"0", "1"} <= versions <= {"0", "1", "2", "3"}
     audited(f"{home}/storage", "stream", home)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("run", "settings"),
+    [("drained", ["pipeline.mixed=0"]), ("adapters", ["update.lora.publish=adapter", "pipeline.admit=quota"])],
+)
+def test_every_trajectory_of_a_stream_keeps_its_weights_where_that_is_asked(home: Path, run: str, settings: list[str]) -> None:
+    storage, line = Storage(StorageSettings(root=f"{home}/storage")), command(home, run, *STREAM, *settings)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=900, env=mark(run), check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_gone(run)
+    records = [record(storage, run, number) for number in range(4)]
+    assert [each.updates for each in records] == [1, 2, 3, 4]
+    assert [each.metrics["pipeline/mixed"] for each in records] == [0, 0, 0, 0]
+    assert max(each.metrics["pipeline/staleness"] for each in records) > 0
+    audited(f"{home}/storage", run, home)
