@@ -58,12 +58,15 @@ async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
     rule, questions = rule_of(config), services.reads.questions(scope.run_layout.data, "train")
     prompts = await asyncio.to_thread(stream_prompts, config, questions, scope.seed, groups)
     positions = dict(zip(prompts["group"].to_pylist(), prompts["position"].to_pylist(), strict=True))
+    filled = float("inf")
     while True:
         finished = services.finished.oldest(positions, scope.updates)
         by_position = {positions[group]: oldest for group, oldest in finished.items()}
         admitted = rule.admitted(groups, by_position, scope.iteration, scope.updates)
         if admitted is not None:
             break
+        if len(rule.usable(by_position, scope.updates)) >= rule.batch:
+            filled = min(filled, time.monotonic())
         services.progress.advanced("admit", min(len(finished), rule.batch), rule.batch)
         await services.finished.more()
     table = prompts.filter(pa.array([position in admitted for position in prompts["position"].to_pylist()], pa.bool_()))
@@ -74,6 +77,7 @@ async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
     counts = {
         "sample/prompts": len(table),
         "sample/waiting_seconds": time.monotonic() - started,
+        "admit/due_seconds": max(0.0, time.monotonic() - filled),
         "admit/finished": len(finished) - len(table),
         "admit/unfinished": len(groups) - len(finished),
     }

@@ -42,14 +42,18 @@ class StreamRule(NamedTuple):
             return [group.position for group in groups if group.position // self.batch <= turn]
         return [each.position for each in groups if (each.position - self.in_flight) // self.batch + self.lag <= turn]
 
+    def usable(self, finished: Mapping[int, int], updates: int) -> list[int]:
+        """Return the finished positions that are not older than the lag."""
+        return [position for position, oldest in finished.items() if updates - oldest <= self.lag]
+
     def admitted(self, groups: Sequence[GroupInFlight], finished: Mapping[int, int], turn: int, updates: int) -> list[int] | None:
         """Return the positions that batch number `turn` has, in order; None while more have to finish.
 
         `finished` has the positions of the finished groups of `groups`, the first to finish first, with the oldest weights that
         sampled any of their actions. Those older than the lag are in the batch beside the others, so that they are recorded.
         """
-        old = [position for position, oldest in finished.items() if updates - oldest > self.lag]
-        usable = [position for position in finished if position not in old]
+        usable = self.usable(finished, updates)
+        old = finished.keys() - usable
         due = self.due(groups, turn)
         if not set(due) <= finished.keys() or len(usable) < self.batch:
             return None
