@@ -116,7 +116,7 @@ class EngineClient:
 
     async def lend_memory(self) -> None:
         """Give the GPU memory of its KV cache to others, until `take_memory_back`; it is paused, and its cache is lost."""
-        await self._call("POST", "/pause_generation", {"mode": "abort"})
+        await self._pause()
         await self._flush()  # which also waits until it is idle: it would end if it were not
         await self._call("POST", "/release_memory_occupation", {"tags": LENT})
 
@@ -168,11 +168,9 @@ class EngineClient:
         started = time.monotonic()
         try:
             try:
-                # Not "retract": retracted requests wait in the queue, SGLang cannot flush its cache while they do, and its own
-                # flush after an update then ends the server. The cache must go: its prefixes come from the old weights.
-                await self._call("POST", "/pause_generation", {"mode": "abort"})
+                await self._pause()
                 await work()
-                await self._flush()
+                await self._flush()  # prefixes in the cache come from the old weights
             except BaseException:
                 if not torn:
                     with contextlib.suppress(EngineError):  # the first error says more
@@ -186,15 +184,29 @@ class EngineClient:
             raise PublishError(f"the engine at {self.url} serves weights {served!r} after {version!r} were published")
         return time.monotonic() - started
 
+    async def _pause(self) -> None:
+        """Let requests wait that arrive from now on, and abort those in flight.
+
+        SGLang's own mode "abort" looks once in a second whether all have ended. "retract" puts them into its queue at once, where
+        they end as soon as they are aborted.
+        """
+        await self._call("POST", "/pause_generation", {"mode": "retract"})
+        await self._abort()
+
+    async def _abort(self) -> None:
+        await self._call("POST", "/abort_request", {"rid": "", "abort_all": True})
+
     async def _flush(self) -> None:
+        """Empty the cache of a paused engine, which SGLang refuses while a request is in its queue."""
         deadline = time.monotonic() + FLUSH_S
         while True:
             try:
                 await self._call("POST", "/flush_cache")
                 return
-            except EngineError:  # the scheduler has not put away the last of the aborted requests yet
+            except EngineError:  # a request was on its way when the others were aborted
                 if time.monotonic() > deadline:
                     raise
+            await self._abort()
             await asyncio.sleep(0.02)
 
     async def unpause(self) -> None:
