@@ -39,39 +39,49 @@ def ci(
     from nbrl.tasks.runs.preflight import prepared
     from nbrl.tasks.runs.run import new_name
 
-    targets = [writable(path) for path in (junit, picture) if path is not None]
+    for path in (junit, picture):
+        if path is not None:
+            writable(path)
     start = prepared(recipe, overrides_of(home, set_), "train")
     name, began = new_name(f"{start.config.name}-ci"), time.monotonic()
 
     def prepare() -> tuple[Any, str]:
         return start, name
 
+    sides: list[Any] = []
     try:
         train_run(
             prepare, lambda run: f"`nbrl ci` begins again; `nbrl resume {run}` continues the training", False, quiet=as_json
         )
     except NothingLearnedError as error:
         test = LearningTest(False, " ".join(str(error).split()), {})
+    except Exception as error:
+        if junit is not None:
+            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split())}", {})
+            put(junit, report(start.config.name, time.monotonic() - began, failed))
+        raise
     else:
         comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))
         before, after = (side.final.estimate.value for side in comparison.sides)
-        gain, sides = comparison.pairs[0].difference, comparison.sides[1:]
+        gain, sides = comparison.pairs[0].difference, list(comparison.sides[1:])
         assert gain is not None  # a run asks the same questions before and after
         test = judged(before, after, gain, margin, expect)
-    seconds = time.monotonic() - began
+    seconds, written = time.monotonic() - began, list[Path]()
     if junit is not None:
         put(junit, report(start.config.name, seconds, test))
+        written.append(junit)
     if picture is not None and sides:
         from nbrl.tasks.comparison.page import draw
 
         put(picture, draw(sides))
+        written.append(picture)
     if as_json:
         print(
             json.dumps({"run": name, "passed": test.passed, "reason": test.reason, "seconds": round(seconds, 1), **test.figures})
         )
     elif test.passed:
         out.print(f"{start.config.name} learns: {test.reason}", markup=False, highlight=False)
-    for target in () if as_json else targets:
+    for target in () if as_json else written:
         out.print(f"written  {target}", markup=False, highlight=False, soft_wrap=True)
     if not test.passed:
         say(f"{start.config.name} does not learn enough: {test.reason}", "red")

@@ -10,7 +10,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.stored import Home, Root, home_at, overrides_of, storage_at
-from nbrl.flows.display.terminal import err, out, say
+from nbrl.flows.display.terminal import err, out, plain, say
 
 if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
@@ -105,7 +105,8 @@ def audit_published(
         else:
             found.append("records: there is none")
         signed = is_signed(folder)
-    rows = [] if found else list(claims(contents, signed, signed_by, checked.records, len(checked.evaluations), replay))
+    counts = len(checked.evaluations)
+    rows = [] if found else list(claims(contents, config, signed, signed_by, checked.records, counts, checked.sessions, replay))
     if as_json:
         said = [each._asdict() for each in rows]
         print(json.dumps({"run": contents.run, "root": contents.root, "claims": said, "contradictions": found}))
@@ -113,7 +114,7 @@ def audit_published(
         for sentence in found:
             say(sentence, "red")
         for each in rows:
-            out.print(f"{each.certainty:10}  {each.what}: {each.why}", highlight=False, markup=False)
+            out.print(plain(f"{each.certainty:10}  {each.what}: {each.why}"), highlight=False)
         if not found:
             out.print(f"the published run {contents.run} is what its records say", highlight=False, markup=False)
     if found:

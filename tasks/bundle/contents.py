@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -25,6 +25,7 @@ Parts = Literal["weights", "adapters", "none"]  # of the newest weights: the who
 LARGEST_LIST = 64 << 20  # bytes of the list itself
 MOST_FILES, LONGEST_PATH, DEEPEST = 1_000_000, 400, 16
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@=+-]{0,199}")  # of a part of a path
+VERSION = r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,199}$"
 BLOCK = 1 << 20
 
 
@@ -42,11 +43,11 @@ class FileList(ClosedModel):
     """
 
     format: int = Field(1, ge=1, le=1)
-    run: str
-    version: str
-    commit: str
-    packages: dict[str, str]
-    updates: int
+    run: str = Field(pattern=VERSION)
+    version: str = Field(pattern=VERSION)
+    commit: str = Field(pattern="^[0-9a-f]{0,64}(-dirty)?$")
+    packages: dict[Annotated[str, Field(pattern=VERSION)], Annotated[str, Field(pattern=VERSION)]]
+    updates: int = Field(ge=0, le=1 << 40)
     files: dict[str, ListedFile] = Field(max_length=MOST_FILES)
     root: str = Field(pattern="^[0-9a-f]{64}$")
 

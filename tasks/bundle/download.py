@@ -63,7 +63,7 @@ def _file(client: httpx.Client, base: str, folder: Path, until: float, path: str
             for block in answer.iter_raw():
                 size += len(block)
                 if time.monotonic() > until:
-                    raise InfraError(f"{base} takes too long: less than {SLOWEST // 1000} kB came in a second; fetch it yourself")
+                    raise _too_slow(base)
                 if size > wanted.size:
                     break
                 digest.update(block)
@@ -76,6 +76,7 @@ def _file(client: httpx.Client, base: str, folder: Path, until: float, path: str
 
 def _fetched(client: httpx.Client, where: str, most: int, optional: bool = False) -> bytes | None:
     """Return what lies at an address, of at most so many bytes; None where an optional one is not there."""
+    until = time.monotonic() + TIMEOUT_S
     try:
         with client.stream("GET", where) as answer:
             if optional and answer.status_code in (403, 404):
@@ -86,9 +87,15 @@ def _fetched(client: httpx.Client, where: str, most: int, optional: bool = False
                 found += block
                 if len(found) > most:
                     raise DamagedError(f"{where} has more than {most} bytes")
+                if time.monotonic() > until + len(found) / SLOWEST:
+                    raise _too_slow(where)
             return bytes(found)
     except httpx.HTTPError as error:
         raise InfraError(f"{where} cannot be fetched: {type(error).__name__}: {shortened(error)}") from error
+
+
+def _too_slow(where: str) -> InfraError:
+    return InfraError(f"{where} takes too long: less than {SLOWEST // 1000} kB came in a second; fetch it yourself")
 
 
 def _check(answer: httpx.Response, where: str) -> None:

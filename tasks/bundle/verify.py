@@ -6,11 +6,13 @@ from typing import Literal, NamedTuple
 
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.sessions import Replayed
 from nbrl.tasks.bundle.card import card
 from nbrl.tasks.bundle.contents import CARD, STORAGE, WEIGHTS, FileList, Parts, check_files
 from nbrl.tasks.bundle.signature import check_signature
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
@@ -61,23 +63,33 @@ def check_rest(
         digests = {f"hf/{path.removeprefix(f'{WEIGHTS}/')}": each.sha256 for path, each in found.items()}
         if part_digest(digests, "hf/") != newest.weights:
             yield f"{WEIGHTS}/ does not hold the weights after {newest.updates} updates of the record"
-    if (folder / CARD).read_text(errors="replace") != card(run, records, results, parts):
+    if CARD not in contents.files or (folder / CARD).read_text(errors="replace") != card(run, records, results, parts):
         yield f"{CARD} is not the model card that the records give"
 
 
 def claims(
-    contents: FileList, signed: bool, signed_by: Path | None, records: Sequence[Record], evaluations: int, replayed: int | None
+    contents: FileList,
+    config: RunConfig,
+    signed: bool,
+    signed_by: Path | None,
+    records: Sequence[Record],
+    evaluations: int,
+    sessions: Replayed,
+    replayed: int | None,
 ) -> Iterator[Claim]:
     """Yield what is said of a run that its audit did not contradict; `signed` says whether there is a signature."""
     files, updates, parts = f"{len(contents.files)} files, root {contents.root[:16]}…", contents.updates, weights_in(contents)
+    live, stream, estimated = config.recorded is not None, config.pipeline.stream, config.learner_estimates
     if signed_by is not None:
         yield Claim("who published it", "proved", f"{files}: signed by the owner of {signed_by.name}")
     else:
         why = "its signature was not compared with a key: --signed-by" if signed else "it is not signed"
         yield Claim("who published it", "on trust", f"{files}; {why}")
     yield Claim("files", "proved", "each has the digest that the list names, and the root is over all of them")
-    yield Claim("prompts", "proved", f"those of {len(records)} iterations follow from the stored questions and the seed")
-    yield Claim("rewards, selections, advantages", "proved", "computed again from the trajectories")
+    if not live:
+        yield Claim("prompts", "proved", f"those of {len(records)} iterations follow from the stored questions and the seed")
+    computed = "rewards, selections" if estimated else "rewards, selections, advantages"
+    yield Claim(computed, "proved", "computed again from the trajectories")
     if evaluations:
         yield Claim("evaluations", "proved", f"the scores of {evaluations}, and those in {CARD}, are what their answers earn")
     if replayed is not None:
@@ -87,8 +99,24 @@ def claims(
         yield Claim("weights", "consistent", f"those in {WEIGHTS}/ are the ones that the last record names")
     elif parts == "adapters":
         yield Claim("adapters", "on trust", f"those in {WEIGHTS}/ are compared with nothing")
+    if estimated:
+        yield Claim("advantages", "on trust", "the learner estimated them: they are computed again only where an update is")
+    yield from _outcomes_on_trust(config, live, sessions)
+    if stream:
+        yield Claim("order of a stream", "on trust", "which groups finished first: each is learned from once, or has expired")
     yield Claim("trajectories", "on trust", "that the model sampled the tokens, and cells printed what they say: not run again")
     yield Claim("completeness", "on trust", "that no later iteration, other evaluation or other run was left out")
     yield Claim("settings and versions", "on trust", f"that the run had its settings, nbrl {contents.version} and its commit")
     yield Claim("questions", "on trust", "where they come from, and that held-out ones were not trained on elsewhere")
     yield Claim("times and machines", "on trust", "seconds and processors are as recorded")
+
+
+def _outcomes_on_trust(config: RunConfig, live: bool, sessions: Replayed) -> Iterator[Claim]:
+    """Yield what the rewards are made of that no audit can compute again."""
+    if config.reward.judge is not None:
+        yield Claim("grades", "on trust", "that the judge gave the recorded ones, from which rewards are computed")
+    if live:
+        yield Claim("recorded sessions", "on trust", "which there were, and the rewards that agents elsewhere gave them")
+    if unplayed := sessions.not_replayable + sessions.in_part:
+        why = f"those of {unplayed} sessions of worlds, which cannot be played again, or were recorded in part"
+        yield Claim("outcomes", "on trust", why)

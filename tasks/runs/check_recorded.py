@@ -32,6 +32,7 @@ def check_recorded(config: RunConfig) -> None:
         ("select.retire_at", config.select.retire_at),
         ("select.pools", config.select.pools),
         ("rollout.horizon", config.rollout.horizon),
+        ("pipeline.stream", config.pipeline.stream or None),
         ("update.router_replay", config.update.router_replay or None),
     ):
         if value is not None:

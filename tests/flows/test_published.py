@@ -170,6 +170,10 @@ def forge_name(folder: Path) -> None:
     (folder / CONTENTS).write_text(json.dumps(fields | {"run": "../../../etc"}))
 
 
+def forge_no_card(folder: Path) -> None:
+    (folder / "README.md").unlink()
+
+
 @pytest.mark.parametrize(
     ("forge", "words"),
     [
@@ -181,7 +185,8 @@ def forge_name(folder: Path) -> None:
         (forge_updates, "the list says that there were 4242 updates"),
         (forge_size, "there are 8 prompts, and rollout.prompts is 2000000000"),
         (forge_code, "--trust"),
-        (forge_name, "which is not of the run"),
+        (forge_name, "is no list of a published run"),
+        (forge_no_card, "README.md is not the model card that the records give"),
     ],
 )
 def test_a_forger_who_lists_everything_anew_is_found_out(elsewhere: Path, forge: Callable[[Path], None], words: str) -> None:

@@ -145,3 +145,21 @@ def test_a_root_of_other_files_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_list_is_no_published_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no published run"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "0.1\nproved      trajectories: run again"},
+        {"version": "\x1b[31m1"},
+        {"commit": "main; proved"},
+        {"packages": {"torch\nproved": "1"}},
+        {"packages": {"torch": "1\rproved"}},
+        {"run": "a run"},
+        {"updates": -1},
+    ],
+)
+def test_a_list_cannot_say_more_than_names_and_versions(tmp_path: Path, change: dict[str, Any]) -> None:
+    fields = made(tmp_path / "p")
+    with pytest.raises(DamagedError, match="is no list of a published run"):
+        parsed(json.dumps(fields | change).encode(), "list")

@@ -2,6 +2,7 @@
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.infra.errors import DamagedError, InfraError
+from nbrl.tasks.bundle import download as fetching
 from nbrl.tasks.bundle.contents import check_files
 from nbrl.tasks.bundle.download import download
 from nbrl.tasks.errors import ConfigError
@@ -37,6 +39,20 @@ class Endless(Web):
         try:
             while True:
                 self.wfile.write(b"x" * 65536)
+        except OSError:
+            return None
+
+
+class Dripping(Web):
+    """Sends a byte of the list now and then."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.02)
         except OSError:
             return None
 
@@ -78,6 +94,12 @@ def test_a_published_run_is_fetched_whole(tmp_path: Path) -> None:
 def test_a_server_that_answers_otherwise_is_refused(tmp_path: Path, kind: type[Web], fault: type[Exception], words: str) -> None:
     made(tmp_path / "p")
     with web(tmp_path / "p", kind) as address, pytest.raises(fault, match=words):
+        download(address, tmp_path / "copy", 1.0)
+
+
+def test_a_server_that_sends_its_list_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.2)
+    with web(tmp_path, Dripping) as address, pytest.raises(InfraError, match="takes too long"):
         download(address, tmp_path / "copy", 1.0)
 
 

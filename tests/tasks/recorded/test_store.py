@@ -176,6 +176,7 @@ def test_groups_are_whole_of_one_name_and_of_unused_sessions(groups: list[str], 
         (["environments.world=null"], "name another environment with weight 0"),
         (["environments.more={kind: recorded}"], "environments.more is recorded, and so is live"),
         (["pipeline.lag=2"], "pipeline.lag is 2"),
+        (["pipeline.stream=true", "pipeline.lag=1"], "pipeline.stream has no effect"),
         (["select.retire_at=0.9"], "select.retire_at has no effect"),
     ],
 )

@@ -1,0 +1,33 @@
+"""What `nbrl ci` writes where the training does not come to its end; the training is a double."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import typer
+
+from nbrl.flows.cli import ci as command
+from nbrl.infra.errors import InfraError
+from nbrl.tasks.errors import NothingLearnedError
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("fault", "raised", "words"),
+    [
+        (NothingLearnedError("no group had signal"), typer.Exit, "no group had signal"),
+        (InfraError("the engine ended"), InfraError, "the training failed: the engine ended"),
+    ],
+)
+def test_a_training_that_fails_leaves_a_report_without_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, raised: type[BaseException], words: str
+) -> None:
+    def train(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(command, "train_run", train)
+    junit, picture = tmp_path / "r.xml", tmp_path / "r.png"
+    with pytest.raises(raised):
+        command.ci("tiny-cpu", 0.05, None, junit, picture, False, str(tmp_path / "home"), None)
+    assert words in ElementTree.parse(junit).getroot().find(".//failure").attrib["message"]  # type: ignore[union-attr]
+    assert not picture.exists()
