@@ -15,7 +15,7 @@ from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
 from nbrl.flows.evaluation_request import EvaluationRequest, check_root
-from nbrl.flows.nightly import NightlyOrder, settings_in
+from nbrl.flows.nightly import NightlyOrder, check_held_out, settings_in
 from nbrl.infra.closed import ClosedModel
 from nbrl.infra.home import HOME, ROOT
 from nbrl.infra.paths import expanded
@@ -119,8 +119,8 @@ def _nightly(options: DeployOptions) -> RunnerDeployment:
         raise ConfigError("--run, --out and --set change nothing in nightly trainings, whose file says all; leave them out")
     home, recipe = options.home or HOME, Path(options.recipe)
     settings = settings_in(recipe)
-    load(settings.recipe, with_home(options.home, settings.settings))
-    load_preparation(settings.prepare, (), home)
+    config = load(settings.recipe, with_home(options.home, settings.settings))
+    check_held_out(settings, config, load_preparation(settings.prepare, (), home))
     return deployment(deployed.nightly, settings.name, NightlyOrder(recipe=recipe, home=home), options.cron)
 
 

@@ -1,6 +1,7 @@
 """Learns every night from questions of one's own use: prepare → train from the champion → judge → promote, or say why not."""
 
 import asyncio
+import shutil
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,22 +13,28 @@ from pydantic import Field
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
 from nbrl.infra.closed import ClosedModel
+from nbrl.infra.errors import ServerError
 from nbrl.infra.home import HOME, Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.comparison.gate import check_better, judge_gain
 from nbrl.tasks.comparison.night import NightlySettings, NightReport, NightStart
 from nbrl.tasks.comparison.scored import read
-from nbrl.tasks.errors import ConfigError, NoGainError, NothingLearnedError
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.errors import ConfigError, NoGainError, NoQuestionLeftError, NothingLearnedError
 from nbrl.tasks.nodes.durable import slug
+from nbrl.tasks.prepare.frozen import frozen
 from nbrl.tasks.prepare.preflight import check, found
 from nbrl.tasks.prepare.preflight import load as load_preparation
+from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.checkpoints import checkpoint_folder
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.pins import Champion
 from nbrl.tasks.runs.pins import recorded as recorded_champion
 from nbrl.tasks.runs.preflight import prepared
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import from_settings, load, with_home
-from nbrl.tasks.tracking.promote import promote
+from nbrl.tasks.tracking.promote import promote, show_champion
 
 
 class NightlyOrder(ClosedModel):
@@ -48,6 +55,23 @@ def settings_in(recipe: Path) -> NightlySettings:
     )
 
 
+def check_held_out(settings: NightlySettings, config: RunConfig, preparation: PrepareSettings) -> None:
+    """Raises ConfigError where nothing keeps the held-out questions of a file out of the training."""
+    environment = config.environments.get(settings.environment)
+    if environment is None:
+        raise ConfigError(f"environment {settings.environment!r} is none of the recipe {settings.recipe}; name one of it")
+    kept_out = [_whole(each.path) for each in preparation.evaluation]
+    if isinstance(environment, FilesEnvironment) and _whole(environment.held_out) not in kept_out:
+        raise ConfigError(
+            f"{settings.prepare} does not name {environment.held_out}, the held-out questions of environments."
+            f"{settings.environment}, under `evaluation`; add it, so that none of them is trained on"
+        )
+
+
+def _whole(path: Path | str) -> Path | str:
+    return path.resolve() if isinstance(path, Path) else path
+
+
 @flow(name="nightly", flow_run_name="nightly {order.recipe.stem} {order.night}", persist_result=False)
 async def nightly(order: NightlyOrder) -> NightReport:
     """Do a night, and return its report, which is beside the questions of the night too, as a page.
@@ -57,6 +81,7 @@ async def nightly(order: NightlyOrder) -> NightReport:
     settings, night = settings_in(order.recipe), order.night or f"{datetime.now(UTC):%Y%m%d}"
     folder = Home(order.home).root / "nightly" / settings.name / night
     config = load(settings.recipe, with_home(order.home, settings.settings))
+    check_held_out(settings, config, load_preparation(settings.prepare, (), order.home))
     storage = Storage(config.storage)
     begun = folder / "begun.json"
     if await asyncio.to_thread(begun.is_file):
@@ -65,11 +90,15 @@ async def nightly(order: NightlyOrder) -> NightReport:
         start = await _begun(settings, folder, order.home, storage, config.name)
     report = NightReport(night=night, recipe=config.name, questions=start.questions)
     if start.questions < settings.fewest:
-        few = f"there are {start.questions} questions to train on, and fewest is {settings.fewest}"
+        few = start.why_none or f"there are {start.questions} questions to train on, and fewest is {settings.fewest}"
         report = report.model_copy(update={"reasons": (few,)})
+        for name in ("sources", "questions"):  # done again, this night begins with what is kept by then
+            await asyncio.to_thread(shutil.rmtree, folder / name, ignore_errors=True)
     else:
-        begun.write_text(start.model_dump_json())
-        report = await _trained(settings, report, start, folder / "questions", order.home, storage)
+        scratch = begun.with_suffix(".new")
+        scratch.write_text(start.model_dump_json())
+        scratch.replace(begun)
+        report = await _trained(settings, report, start, folder / "questions", order.home, storage, config)
     folder.mkdir(parents=True, exist_ok=True)
     folder.joinpath("report.json").write_text(report.model_dump_json(indent=1))
     folder.joinpath("report.md").write_text(report.markdown())
@@ -80,23 +109,28 @@ async def nightly(order: NightlyOrder) -> NightReport:
 async def _begun(settings: NightlySettings, folder: Path, home: str, storage: Storage, recipe: str) -> NightStart:
     """Prepare what was kept until now, and return with what the night begins. Files that are not there yet hold no question."""
     to_prepare, count = load_preparation(settings.prepare, (), home), 0
-    there = [each for each in to_prepare.sources if not isinstance(each.path, Path) or _holds_something(each.path)]
-    if there:
-        to_prepare = to_prepare.model_copy(update={"sources": tuple(there)})
+    sources = await asyncio.to_thread(frozen, to_prepare.sources, folder / "sources")
+    if sources:
+        to_prepare = to_prepare.model_copy(update={"sources": sources})
         await asyncio.to_thread(check, to_prepare, folder / "questions")
-        count = (await preparation.prepare.fn(to_prepare, folder / "questions", home))["questions"]["train"]
+        try:
+            count = (await preparation.prepare.fn(to_prepare, folder / "questions", home))["questions"]["train"]
+        except NoQuestionLeftError as error:
+            return NightStart(questions=0, why_none=str(error).partition(";")[0])
     champion = await asyncio.to_thread(recorded_champion, storage, recipe)
     if champion is None:
         return NightStart(questions=count)
     return NightStart(questions=count, champion=champion.run, updates=champion.updates)
 
 
-def _holds_something(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
 async def _trained(
-    settings: NightlySettings, report: NightReport, begun: NightStart, questions: Path, home: str, storage: Storage
+    settings: NightlySettings,
+    report: NightReport,
+    begun: NightStart,
+    questions: Path,
+    home: str,
+    storage: Storage,
+    config: RunConfig,
 ) -> NightReport:
     """Train from the champion on the questions of the night, and promote what is better than it, and than one promoted since."""
     run = f"{settings.name}-{report.night}"
@@ -111,15 +145,24 @@ async def _trained(
     report = report.judged(before, after, judge_gain(before, after, settings.margin))
     now = await asyncio.to_thread(recorded_champion, storage, report.recipe)
     if now is not None and now.run == run:
-        return report.model_copy(update={"promoted": True, "reasons": ()})
+        return await _promoted(report, storage, now, config)
     if not report.reasons and now is not None and (now.run, now.updates) != (begun.champion, begun.updates):
         try:
             await asyncio.to_thread(check_better, storage, run, None, settings.margin)
         except NoGainError as error:
             report = report.model_copy(update={"reasons": (str(error),)})
-    if not report.reasons:
-        await asyncio.to_thread(promote, storage, run, None)
-    return report.model_copy(update={"promoted": not report.reasons})
+    if report.reasons:
+        return report
+    return await _promoted(report, storage, await asyncio.to_thread(promote, storage, run, None), config)
+
+
+async def _promoted(report: NightReport, storage: Storage, champion: Champion, config: RunConfig) -> NightReport:
+    """Return the report of a night whose policy is the champion, which MLflow is to show, too."""
+    try:
+        shown = await asyncio.to_thread(show_champion, storage, champion, config.tracking, Home(config.home))
+    except ServerError as error:
+        shown = f"not yet, for {error}; `nbrl track {champion.run}` delivers it"
+    return report.model_copy(update={"promoted": True, "reasons": (), "in_mlflow": shown})
 
 
 def _start(
@@ -132,7 +175,4 @@ def _start(
         policy = stack.enter_context(checkpoint_folder(storage, Path(home), begun.champion, begun.updates))
         overrides.append(f"policy.path={policy}")
         began_with = f"the champion, run `{begun.champion}` after {begun.updates} updates"
-    start = prepared(settings.recipe, with_home(home, overrides), "train", run)
-    if settings.environment not in start.config.environments:
-        raise ConfigError(f"environment {settings.environment!r} is none of the recipe {settings.recipe}; name one of it")
-    return start, began_with
+    return prepared(settings.recipe, with_home(home, overrides), "train", run), began_with

@@ -21,7 +21,7 @@ from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.errors import PrepareError
+from nbrl.tasks.errors import NoQuestionLeftError
 from nbrl.tasks.prepare.card import Card, finished, write
 from nbrl.tasks.prepare.rate import difficulty, rate
 from nbrl.tasks.prepare.rows import drops, kept, split
@@ -103,7 +103,7 @@ class Chain:
         self.tables[stage] = table = await asyncio.to_thread(self._storage.read_table, key, digest)
         if not len(kept(table)):
             reasons = ", ".join(f"{count} {reason}" for reason, count in drops(table).items())
-            raise PrepareError(f"no question is left after {stage}: {reasons}; relax its settings, in another --out")
+            raise NoQuestionLeftError(f"no question is left after {stage}: {reasons}; relax its settings, in another --out")
 
     def _keep(self, name: str, table: pa.Table) -> StepRecord:
         digest = self._storage.write_table(f"{name}.parquet", table.combine_chunks())

@@ -30,6 +30,10 @@ class PrepareError(RunError):
     """The preparation of data cannot go on; what it has done is kept."""
 
 
+class NoQuestionLeftError(PrepareError):
+    """A stage of a preparation dropped every question."""
+
+
 class NothingLearnedError(RunError):
     """The run made no update, because no iteration had a group with signal."""
 

@@ -1,7 +1,9 @@
 """Questions of one's own use, kept to learn from: only where `--keep` says so, and with what is right."""
 
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,8 +38,19 @@ def keep_question(path: Path, question: str, right: Sequence[str]) -> None:
     """Add a question with its right answers to a file of JSON lines. Raises StorageError."""
     name = hashlib.sha256(question.encode()).hexdigest()[:ID_DIGITS]
     row = {"id": name, "question": question, "answers": [answer for answer in right if answer.strip()]}
+    line = f"{json.dumps(row)}\n".encode()
     try:
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # of another server or agent
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(size - 1)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError:
+                file.truncate(size)  # no part of a line stays
+                raise
     except OSError as error:
         raise StorageError(f"--keep {path} cannot be written: {error.strerror}") from error

@@ -174,11 +174,13 @@ def agent(
         )
         with nullcontext() if quiet else EpisodeSpinner(err, full_question.task, full_question.agent) as live:
             asyncio.run(cancel_on_term(lambda: answer(full_question, live, finished, report)))
-    if keep is not None:
-        keep_question(keep, full_question.text, right or [])
     if recorded is not None and played and not quiet:
         say(verdict(recorded, kept[0]))
-    _close(kept[0], path, json_, quiet)
+    try:
+        _close(kept[0], path, json_, quiet)
+    finally:  # of what has no answer, too
+        if keep is not None:
+            keep_question(keep, full_question.text, right or [])
 
 
 def _as_agent(program: Path) -> list[str]:

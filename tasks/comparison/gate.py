@@ -13,6 +13,9 @@ from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.run import known_run
 
+FEWEST = 20  # questions in common; of fewer, the interval of a bootstrap says too much
+COMMON = 0.5  # share of the champion's questions that both were asked
+
 
 class Gate(NamedTuple):
     """The gain over the champion, in all and by ability, and the reasons against it; none where it may take the place."""
@@ -28,8 +31,12 @@ def judge_gain(champion: Side, candidate: Side, margin: float) -> Gate:
     It must be better with all of the 95 % interval, and in no ability worse than by the margin in the mean.
     """
     common = sorted(champion.questions.keys() & candidate.questions.keys())
-    if not common:
-        return Gate(None, {}, ["it and the champion were not asked one question in common, so that they cannot be compared"])
+    if len(common) < max(FEWEST, COMMON * len(champion.questions)):
+        asked_too_few = (
+            f"it and the champion were asked {len(common)} questions in common, of {len(champion.questions)} of the champion's; "
+            f"at least {FEWEST} and half of them are needed to compare both"
+        )
+        return Gate(None, {}, [asked_too_few])
     gain = _gain(champion.questions, candidate.questions, common)
     abilities: dict[str, list[ComparedQuestion]] = {}
     for each in common:

@@ -27,9 +27,12 @@ class NightlySettings(ClosedModel):
 
 
 class NightStart(ClosedModel):
-    """With what a night begins, decided once: the number of its questions, and the champion, empty where there is none."""
+    """With what a night begins, decided once: the number of its questions, why there is none, and the champion, empty where there
+    is none.
+    """
 
     questions: int
+    why_none: str = ""
     champion: str = ""
     updates: int = 0
 
@@ -51,6 +54,7 @@ class NightReport(FiniteModel):
     gain: str = ""
     by_ability: dict[str, str] = Field(default_factory=dict)
     promoted: bool = False
+    in_mlflow: str = ""
     reasons: tuple[str, ...] = ()
 
     def judged(self, before: Side, after: Side, gate: Gate) -> "NightReport":
@@ -72,7 +76,7 @@ class NightReport(FiniteModel):
                 "\nDifferences are on the same questions, with 95 % intervals (paired bootstrap).\n",
             ]
         if self.promoted:
-            lines.append(f"**Promoted.** To go back: `nbrl promote --back {self.recipe}`.")
+            lines.append(f"**Promoted.** To go back: `nbrl promote --back {self.recipe}`. In MLflow: {self.in_mlflow}.")
         else:
             lines += ["**Not promoted:**\n", *(f"- {reason}" for reason in self.reasons)]
         return "\n".join(lines) + "\n"

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.nightly import settings_in
+from nbrl.flows.nightly import check_held_out, settings_in
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.comparison.night import NightReport
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.prepare.preflight import load as load_preparation
 from nbrl.tasks.runs.pins import recorded
+from nbrl.tasks.runs.recipes import load
 from tests.flows.conftest import SMALL
 from tests.flows.typed import nbrl
 from tests.processes import check_gone, mark
@@ -89,6 +91,15 @@ def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: 
     none = written(tmp_path, name="few")
     (tmp_path / "kept.jsonl").unlink()
     assert night(none, home).reasons == ("there are 0 questions to train on, and fewest is 16",)
+
+
+def test_held_out_questions_that_nothing_keeps_out_are_refused(tmp_path: Path) -> None:
+    settings = settings_in(written(tmp_path))
+    config = load(settings.recipe, ["environments.mine.held_out=" + str(tmp_path / "held_out.jsonl")])
+    check_held_out(settings, config, load_preparation(settings.prepare))
+    (tmp_path / "prepare.yaml").write_text(PREPARE.replace("held_out.jsonl", "other.jsonl"))
+    with pytest.raises(ConfigError, match=r"held_out\.jsonl, the held-out questions of environments\.mine, under `evaluation`"):
+        check_held_out(settings, config, load_preparation(settings.prepare))
 
 
 def test_the_settings_of_nights_are_checked_and_lie_beside_their_file(tmp_path: Path) -> None:

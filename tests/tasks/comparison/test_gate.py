@@ -38,7 +38,8 @@ def test_better_on_the_same_questions_takes_the_place() -> None:
         (side(0.525, 0.5), ["does not lie above 0"]),
         (side(1.0, 0.45), ["world/second is worse by 0.050, and 0.02 is allowed (40 questions)"]),
         (side(0.4, 0.4), ["does not lie above 0", "world/first is worse", "world/second is worse"]),
-        (side(1.0, 1.0, tag="other "), ["were not asked one question in common"]),
+        (side(1.0, 1.0, tag="other "), ["were asked 0 questions in common, of 80"]),
+        (side(1.0, 1.0, count=15), ["were asked 30 questions in common, of 80"]),
     ],
 )
 def test_what_is_against_it_is_said_in_full(candidate: Side, words: list[str]) -> None:
@@ -49,3 +50,8 @@ def test_what_is_against_it_is_said_in_full(candidate: Side, words: list[str]) -
 
 def test_an_ability_may_be_worse_by_the_margin() -> None:
     assert judge_gain(side(0.5, 0.5), side(1.0, 0.45), 0.05).against == []
+
+
+def test_a_few_questions_are_no_proof() -> None:
+    assert judge_gain(side(0.0, 0.0, count=9), side(1.0, 1.0, count=9), 0.02).against
+    assert judge_gain(side(0.0, 0.0, count=10), side(1.0, 1.0, count=10), 0.02).against == []

@@ -1,0 +1,38 @@
+"""Copies of files of questions that others may be adding to, so that a preparation that is begun again finds the same ones."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from nbrl.tasks.prepare.settings import QuestionSource
+
+PATTERN = frozenset("*?[")
+
+
+def frozen(sources: Iterable[QuestionSource], folder: Path) -> tuple[QuestionSource, ...]:
+    """Return the sources that are there, each file copied into `folder` when this is called first, and found there afterwards.
+
+    Files that are empty or not there are left out. Folders, patterns and addresses are used as they are.
+    """
+    given = tuple(sources)
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="sources-", dir=folder.parent))
+        for source in given:
+            if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
+                shutil.copyfile(source.path, scratch / _name(source, source.path))
+        scratch.rename(folder)
+    return tuple(_found(given, folder))
+
+
+def _found(sources: Iterable[QuestionSource], folder: Path) -> Iterator[QuestionSource]:
+    for source in sources:
+        if not isinstance(source.path, Path) or source.path.is_dir() or PATTERN & set(source.path.name):
+            yield source
+        elif (copy := folder / _name(source, source.path)).is_file():
+            yield source.model_copy(update={"path": copy})
+
+
+def _name(source: QuestionSource, path: Path) -> str:
+    return f"{source.name}{''.join(path.suffixes)}"
