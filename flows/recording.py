@@ -4,13 +4,14 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from nbrl.flows.display.terminal import err, out
 from nbrl.infra.engine.command import Door
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.errors import EngineError
+from nbrl.infra.errors import EngineError, StorageError
 from nbrl.infra.process.child import port_in_use
 from nbrl.infra.process.identity import advertised
 from nbrl.infra.process.shared import Budget
@@ -43,7 +44,7 @@ def record_sessions(
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"--record needs the name of a run, whose sessions are learned from, and not {name!r}")
-    of_run = RecordedRun(storage, name, home, policy, keep)
+    of_run = RecordedRun(storage, name, home, policy, None if keep is None else partial(_kept, keep, set[str]()))
     if port_in_use(door.port, door.host):
         raise EngineError(f"{door.host}:{door.port} is taken; choose another --port")
     with ExitStack() as stack:
@@ -58,6 +59,17 @@ def record_sessions(
             running[0].stop()
 
 
+def _kept(keep: Keep, faults: set[str], question: str, right: list[str]) -> None:
+    """Keep a question; a fault is said, once, for agents only see that they are to try again. Raises StorageError."""
+    try:
+        keep(question, right)
+    except StorageError as error:
+        if str(error) not in faults:
+            out.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        faults.add(str(error))
+        raise
+
+
 async def _until_ended(of_run: RecordedRun, running: list[EngineServer], folder: Path, door: LiveDoor, patience_s: float) -> None:
     """Answer sessions; `running` has the engine as it was started last."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -70,7 +82,8 @@ async def _until_ended(of_run: RecordedRun, running: list[EngineServer], folder:
     restarts = Budget(RESTARTS, WINDOW_S)
     async with recording(of_run, running[0], folder, door, patience_s, say) as following:
         address, weights = f"http://{advertised(door.host)}:{door.port}", of_run.served.updates
-        say(f"sessions of run {of_run.run.name} are recorded at {address}/sessions/ID/v1 with weights {weights}; {door.hint}")
+        what = "recorded" if of_run.environment else "answered, and the questions of rewarded ones kept,"
+        say(f"sessions of run {of_run.run.name} are {what} at {address}/sessions/ID/v1 with weights {weights}; {door.hint}")
         say(f'end one by POST {address}/sessions/ID/reward with {{"reward": 0.0 to 1.0}}; Ctrl-C ends the server')
         while not ended.is_set():
             if following.done():

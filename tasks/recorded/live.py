@@ -49,6 +49,7 @@ class LiveSession:
     running: int = 0
     reward: SessionReward | None = None
     made: Trajectory | None = None
+    said: dict[str, Any] | RequestError | None = None  # what the store said
     stored: asyncio.Task[dict[str, Any]] | None = None
 
 
@@ -94,7 +95,7 @@ class LiveSessions:
 
     def _begun(self, name: str, request: ChatRequest) -> LiveSession:
         if len(self._open) >= OPEN:
-            idle = [each for each in self._open.values() if not each.running and each.reward is None]
+            idle = [each for each in self._open.values() if not each.running and each.stored is None]
             oldest = min(idle, key=lambda each: (each.recorder.fault is None, each.seen), default=None)
             if oldest is None or (oldest.recorder.fault is None and time.monotonic() - oldest.seen < IDLE_S):
                 raise RequestError(f"{OPEN} sessions are open and wait for their reward; give them theirs", "too_many", 429)
@@ -135,19 +136,19 @@ class LiveSessions:
         return await asyncio.shield(session.stored)  # also if its client has gone
 
     async def _end(self, session: LiveSession, reward: SessionReward, made: Trajectory) -> dict[str, Any]:
-        """Store a session, unless it is refused. Raises RequestError; after a fault of the storage it may be stored again."""
-        said: dict[str, Any] | RequestError
+        """Store a session, unless it is refused, and keep its question. Raises RequestError; after a fault the rest may be done
+        again.
+        """
         try:
-            said = await self._store(min(int(node.weights_version) for node in made.sampled()), made)
-            question = storable(reward.question) or session.question
-            if self._keep is not None and question.strip() and (right := reward.right_answers()):
-                await asyncio.to_thread(self._keep, question, right)
+            said = session.said = session.said or await self._stored(made)
+            if await self._kept(session, reward) and not isinstance(said, RequestError):
                 said = {**said, "kept": True}
         except StorageError as error:
             session.stored = None
             raise RequestError("the session cannot be stored now; give its reward again", "storage", 503) from error
-        except RequestError as refused:
-            said = refused
+        except BaseException:
+            session.stored = None
+            raise
         session.recorder.close()
         self._open.pop(session.name, None)
         self._ended[session.name] = reward.digest, said
@@ -156,6 +157,21 @@ class LiveSessions:
         if isinstance(said, RequestError):
             raise said
         return said
+
+    async def _stored(self, made: Trajectory) -> dict[str, Any] | RequestError:
+        """Store a session; return what its agent is answered. Raises StorageError."""
+        try:
+            return await self._store(min(int(node.weights_version) for node in made.sampled()), made)
+        except RequestError as refused:
+            return refused
+
+    async def _kept(self, session: LiveSession, reward: SessionReward) -> bool:
+        """Keep the question of a session, where that is asked and it is known what answers it. Raises StorageError."""
+        question, right = storable(reward.question) or session.question, reward.right_answers()
+        if self._keep is None or not question.strip() or not right:
+            return False
+        await asyncio.to_thread(self._keep, question, right)
+        return True
 
     def drop(self) -> None:
         """End all open sessions without a reward: what answered them is no policy of the run any more."""

@@ -83,6 +83,8 @@ class RecordedRun:
         said = {"weights": oldest, "newest": newest}
         if self.environment is None:
             return said
+        if oldest not in self._weights:
+            raise RequestError(f"the run did its updates again since weights {oldest} answered the session", "too_old", 409)
         if newest - oldest > lag:
             raise RequestError(
                 f"the session was answered by weights {oldest}, and the run has made {newest}: with pipeline.lag {lag} it "

@@ -49,13 +49,13 @@ class Lab:
         self.questions: list[tuple[str, list[str]]] | None = None
         self.sessions = LiveSessions(lambda name: Recorder(conversations, self.engine, SETTINGS, 0), self._store)
 
-    def keep_questions(self) -> None:
+    def keep_questions(self, faults: int = 1) -> None:
         """Let the server keep questions, the first of which cannot be written at first."""
-        faults = [StorageError("the disk is full")]
+        left = [StorageError("the disk is full")] * faults
 
         def keep(question: str, right: list[str]) -> None:
-            if faults:
-                raise faults.pop()
+            if left:
+                raise left.pop()
             self.questions = [*(self.questions or ()), (question, right)]
 
         self.sessions = LiveSessions(self.sessions._recorder, self._store, keep)
@@ -140,6 +140,25 @@ def test_questions_are_kept_once_whose_sessions_say_what_is_right(conversations:
 
     lab.run(test)
     assert lab.questions == [("What is said?", ["yes", "Yes."]), ("2 + 2?", ["4"])]
+    assert len(lab.kept) == 4  # each stored once
+
+
+def test_a_question_is_kept_though_its_session_comes_too_late_and_after_any_fault(conversations: Conversations) -> None:
+    lab = Lab(conversations)
+    lab.keep_questions(faults=0)
+
+    async def test(ask: Ask) -> None:
+        await ask("/sessions/late/v1/chat/completions", says("How late?"))
+        lab.fails = [RequestError("too old", "too_old", 409)]
+        assert code_of(await ask("/sessions/late/reward", {"reward": 1, "right": ["very"]})) == (409, "too_old")
+        await ask("/sessions/odd/v1/chat/completions", says("How odd?"))
+        lab.fails = [KeyError("weights")]
+        with suppress(aiohttp.ContentTypeError):  # a fault of the server itself
+            await ask("/sessions/odd/reward", {"reward": 1, "right": ["very"]})
+        assert (await ask("/sessions/odd/reward", {"reward": 1, "right": ["very"]}))[0] == 200
+
+    lab.run(test)
+    assert lab.questions == [("How late?", ["very"]), ("How odd?", ["very"])]
 
 
 def test_a_server_that_keeps_nothing_takes_no_right_answer(conversations: Conversations) -> None:
