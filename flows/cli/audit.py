@@ -37,7 +37,10 @@ def audit(
     signed_by: Annotated[
         Path | None, typer.Option("--signed-by", metavar="KEY.pub", help="whose signature a published run must have: an SSH key")
     ] = None,
-    most_gb: Annotated[float, typer.Option("--most-gb", help="gigabytes that are fetched from an address at most")] = 20.0,
+    most_gb: Annotated[
+        float | None,
+        typer.Option("--most-gb", min=0, help="gigabytes that are fetched from an address at most", show_default="20"),
+    ] = None,
     tracking: Annotated[bool, typer.Option(help="compare what MLflow has with the records")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
     set_: Set = None,
@@ -55,10 +58,14 @@ def audit(
     from nbrl.tasks.audit.audit import Audit
 
     if is_published(run):
+        if root is not None or not tracking:
+            idle = "--no-tracking" if root is None else "--root"
+            raise typer.BadParameter(f"it has no effect on a published run, which {run} is; leave it out", param_hint=idle)
         audit_published(run, home, replay, signed_by, most_gb, as_json, set_, trust)
         return
-    if signed_by is not None:
-        raise typer.BadParameter(f"{run} is a run, and --signed-by is for a published one", param_hint="--signed-by")
+    for value, option in ((signed_by, "--signed-by"), (most_gb, "--most-gb")):
+        if value is not None:
+            raise typer.BadParameter(f"{run} is a run, and {option} is for a published one", param_hint=option)
     storage = storage_at(home, root)
     config, of_run = _run(storage, run, overrides_of(home, set_), trust, (*RECOMPUTED, *DELIVERED) if tracking else RECOMPUTED)
     mlflow = Tracking(config.tracking, LocalHome(config.home)) if tracking else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
+MOST_GB = 20.0
 RECOMPUTED = ("environments", "update.loss")  # settings of the run that act here, and may reach beyond it
 
 
@@ -63,7 +64,7 @@ def audit_published(
     home: str | None,
     replay: int | None,
     signed_by: Path | None,
-    most_gb: float,
+    most_gb: float | None,
     as_json: bool,
     set_: list[str] | None,
     trust: bool,
@@ -84,7 +85,9 @@ def audit_published(
         if is_address(where):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbrl-published-"))) / "run"
             with err.status(f"fetching {where}"):
-                contents = download(where, folder, most_gb)
+                contents = download(where, folder, MOST_GB if most_gb is None else most_gb)
+        elif most_gb is not None:
+            raise ConfigError(f"--most-gb bounds what is fetched from an address, and {where} is a folder; leave it out")
         else:
             contents = read_contents(folder)
         status = stack.enter_context(err.status("comparing digests"))

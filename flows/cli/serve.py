@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbrl.infra.engine.server import EngineServer
     from nbrl.infra.engine.settings import EngineSettings
 
-LOOK_S = 1.0
+LOOK_S, PATIENCE_S = 1.0, 30.0
 POLICY = "policy.path="
 VARIABLE = "NBRL_SERVE_KEY"  # of the key that was made, in the command that is shown
 
@@ -57,13 +57,14 @@ def serve(
         ),
     ] = None,
     patience: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             metavar="SECONDS",
+            show_default="30",
             help="with --record: how long open sessions may go on with weights that are not the newest; new ones wait",
         ),
-    ] = 30.0,
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses the GPUs if there are any")] = "auto",
     home: Home = None,
     root: Root = None,
@@ -103,9 +104,12 @@ def serve(
         policy = policies[-1] if policies else None
         if keep is not None:
             check_file(keep)
+        waited_s = PATIENCE_S if patience is None else patience
         kept = None if keep is None else partial(keep_question, keep)
-        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, patience, policy, kept)
+        record_sessions(storage_at(home, root), model, place.root, settings, _logs(place.root), door, waited_s, policy, kept)
         return
+    if patience is not None:
+        raise ConfigError("--patience is for --record, whose open sessions hold new weights up; add --record, or leave it out")
     if keep is not None:
         raise ConfigError("--keep is for --record, whose sessions say what is right; add --record")
     settings = _engine(set_ or [], device, port)

@@ -25,6 +25,7 @@ from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.layout.runs import stage_of
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.rollout.sessions import SessionPool
+from nbrl.tasks.runs.opening import stored_config
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.seeds import derive_seed
@@ -130,7 +131,8 @@ def row_of(storage: Storage, run: Run, key: str, trajectory: Trajectory) -> dict
     asked = questions.filter(pc.is_in(questions["id"], pa.array(ids)))
     if len(asked) != 1:
         raise DamagedError(f"there is no question of {trajectory.id} in {storage.uri(run.layout.data.digests)}")
-    scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=number - 1)
+    drawn = 0 if held_out or stored_config(storage, run).pipeline.stream else number - 1  # by the first of a stream
+    scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=drawn)
     seed = derive_seed(run.seed, "evaluate") if held_out else scope.draw("rollout")
     branch = branch_of(trajectory.id)  # which has the seed of its origin
     sample = int(branch.origin.rpartition("-")[2]) if branch else trajectory.sample

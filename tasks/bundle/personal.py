@@ -10,12 +10,14 @@ from nbrl.infra.arrow_files import read_parquet
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import HOME, storage_of
 from nbrl.infra.storage import StorageSettings
-from nbrl.tasks.bundle.contents import WEIGHTS
 from nbrl.tasks.environments.environment import Environment
 from nbrl.tasks.runs.config import RunConfig
 
 FILES = ("train", "held_out", "corpus")  # of an environment
-HOMES = re.compile(r"(?<![\w./-])(?:/home/|/root/|/Users/)[^\s\"'\\]{1,80}")
+HOMES = re.compile(
+    r"(?:(?<![\w./-])|(?<=://)|(?<=\s-[A-Za-z]))(?:/home/|/root/|/Users/)[^\s\"'\\]{1,80}"
+    r"|\b[A-Za-z]:\\{1,2}Users\\{1,2}[^\s\"'\\]{1,80}"
+)
 FOLDER = re.compile(r"(?:/(?!opt/program/)\S|[A-Za-z]:\\)")  # how a setting begins that names one of a machine
 SHORTEST_HOST = 4  # shorter names are words
 
@@ -60,9 +62,9 @@ def personal_in(folder: Path, hosts: Collection[str]) -> Iterator[tuple[str, str
     """Yield the files that name folders of a user, or one of these hosts, with what they name."""
     whole = [re.escape(host) for host in hosts if len(host) >= SHORTEST_HOST]
     named = re.compile(rf"(?<![\w.-])(?:{'|'.join(whole)})(?![\w-])") if whole else None
-    mine = [f"{place}/" for place in (Path.home(), Path.cwd()) if len(place.parts) > 1]
+    mine = [f"{place}/" for place, least in ((Path.home(), 2), (Path.cwd(), 3)) if len(place.parts) >= least]  # /tmp is anyone's
     for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.suffix in (".safetensors", ".png", ".lock") or path.is_relative_to(folder / WEIGHTS):
+        if not path.is_file() or path.suffix in (".safetensors", ".png", ".lock"):
             continue
         for text in _texts(path):
             found = HOMES.search(text) or (named and named.search(text))

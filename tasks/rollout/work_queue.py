@@ -157,6 +157,9 @@ class WorkQueue:
             held = self._round.held.get(number, held)
         pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
         counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
+        if self._round.count is None:  # whose news name every chunk, so that none stays
+            again = [each not in self._round.rows or each in self._round.finished for each in index["id"].to_pylist()]
+            self._round.found += [index.filter(pa.array(again, pa.bool_()))] if any(again) else []
         self._note(index.filter(pa.array(counts, pa.bool_())))
         return set(index["id"].to_pylist()) - self._round.finished
 
@@ -192,7 +195,9 @@ class WorkQueue:
             await self._changed.wait()
 
     async def news(self, name: str) -> pa.Table:
-        """Return the rows of the index of what finished since the last call, and forget them; waits for some for SIGN_S."""
+        """Return the rows of the index of what finished since the last call, also a second time, and forget them; waits for some
+        for SIGN_S.
+        """
         until = self._clock() + SIGN_S
         while self._round.name == name and not self._round.found and (left := until - self._clock()) > 0:
             try:
@@ -204,7 +209,7 @@ class WorkQueue:
             return SCHEMA.empty_table()
         found, current.found = pa.concat_tables([SCHEMA.empty_table(), *current.found]), []
         for each in found["id"].to_pylist():
-            del current.rows[each]
+            current.rows.pop(each, None)
         current.finished, current.parts = set(), set()
         return found
 

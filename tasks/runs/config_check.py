@@ -340,6 +340,11 @@ def _check_stream(config: RunConfig) -> None:
             f"pipeline.in_flight is {config.groups_in_flight}, where a batch has {prompts} groups and pipeline.lag is "
             f"{pipeline.lag}; set it from {prompts} to {pipeline.lag * prompts}, or leave it out"
         )
+    if pipeline.mixed is not None and pipeline.mixed >= pipeline.lag:
+        raise ConfigError(
+            f"pipeline.mixed is {pipeline.mixed}, and no more than pipeline.lag {pipeline.lag} updates come in the middle of a "
+            "trajectory that is learned from; set it below, or leave it out"
+        )
     if pipeline.mixed and config.publishes_adapters:
         raise ConfigError(
             f"pipeline.mixed is {pipeline.mixed}, and with update.lora.publish adapter a trajectory keeps the weights that it "

@@ -10,6 +10,11 @@ import pytest
 
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.sessions import row_of
+from nbrl.tasks.nodes.streamed import stream_rows
+from nbrl.tasks.runs.opening import stored_config
+from nbrl.tasks.runs.run import Run, known_run
+from nbrl.tasks.runs.scope import Scope
 from tests.flows.conftest import command
 from tests.flows.made import audited, record
 from tests.processes import check_gone, mark
@@ -45,6 +50,14 @@ def test_a_stream_goes_on_through_updates_and_a_kill_and_learns_from_every_group
     versions = {node.weights_version for batch in batches for each in batch for node in each.sampled()}
     assert {"0", "1"} <= versions <= {"0", "1", "2", "3"}
     audited(f"{home}/storage", "stream", home)
+    run, (round_,) = known_run(storage, "stream"), records[2].rounds
+    rows = stream_rows(stored_config(storage, run), scope_of(run), storage.read_table(round_.prompts.path))
+    again = row_of(storage, run, round_.trajectories.path, batches[2][0])
+    assert again["seed"] == next(row["seed"] for row in rows if row["id"] == batches[2][0].id)
+
+
+def scope_of(run: Run) -> Scope:
+    return Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=2)
 
 
 @pytest.mark.long

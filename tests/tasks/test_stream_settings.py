@@ -37,6 +37,7 @@ def test_evaluations_beside_a_stream_have_runners_of_their_own() -> None:
             "pipeline.in_flight is 4, where a batch has 5 groups and pipeline.lag is 2; set it from 5 to 10",
         ),
         (["pipeline.in_flight=11"], "set it from 5 to 10"),
+        (["pipeline.mixed=2"], "no more than pipeline.lag 2 updates come in the middle"),
         (["select.max_rounds=2"], "pipeline.stream is true, so that a batch begins before it is known"),
         (["select.retire_at=0.9"], "set select.retire_at to null, or pipeline.stream to false"),
         (["update.lora.publish=adapter", "pipeline.mixed=1"], "a trajectory keeps the weights that it began with"),

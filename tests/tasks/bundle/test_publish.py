@@ -20,6 +20,9 @@ HOME = f"{Path.home()}/secret"
         (f"{Path.cwd()}/x", True),
         ("/Users/someone/x", True),
         ("/home/a/b in words", True),
+        ("file:///home/a/x", True),
+        ("gcc -I/home/a/include", True),
+        ("C:\\Users\\a\\x", True),
         ("on gpu-node-17, rank 0", True),
         ("runs/r/home/x", False),
         ("see /etc/hosts", False),
@@ -32,7 +35,16 @@ def test_a_folder_of_a_user_is_found_wherever_it_was_recorded(tmp_path: Path, te
     pq.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "b.json").write_text(json.dumps({"deep": [text]}))
     (tmp_path / "c.png").write_bytes(HOME.encode())
-    assert [name for name, _ in personal_in(tmp_path, ["gpu-node-17", "vm"])] == (["a.parquet", "b.json"] if found else [])
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/config.json").write_text(json.dumps({"_name_or_path": text}))
+    expected = ["a.parquet", "b.json", "weights/config.json"] if found else []
+    assert [name for name, _ in personal_in(tmp_path, ["gpu-node-17", "vm"])] == expected
+
+
+def test_a_common_folder_in_which_one_happens_to_be_is_nothing_personal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text('"see /tmp/x"')
+    monkeypatch.chdir("/tmp")
+    assert list(personal_in(tmp_path, [])) == []
 
 
 def test_settings_of_the_machine_are_at_their_defaults_and_the_model_is_a_name() -> None:

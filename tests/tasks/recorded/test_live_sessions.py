@@ -371,19 +371,23 @@ def test_weights_change_between_requests_and_new_sessions_wait_for_open_ones(con
     lab, said = Lab(conversations), list[str]()
 
     async def test(ask: Ask) -> None:
+        begun, waited_for = asyncio.Event(), asyncio.Event()
+
         async def session(name: str) -> None:
             for _ in range(2):
                 await ask(f"/sessions/{name}/v1/chat/completions", says("x"))
                 said.append(name)
-                await asyncio.sleep(0.2)
+                begun.set()
+                await waited_for.wait()
             await ask(f"/sessions/{name}/reward", {"reward": 1})
             said.append(f"{name} ended")
 
         old = asyncio.create_task(session("old"))
-        await asyncio.sleep(0.1)
+        await begun.wait()
         changing = asyncio.create_task(changed(lab, said))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         new = asyncio.create_task(session("new"))
+        waited_for.set()
         await asyncio.gather(old, changing, new)
 
     lab.run(test)
