@@ -31,9 +31,10 @@ from nbrl.tasks.rollout.episodes import Episodes, HiddenParts, RecordedTrunk, fa
 from nbrl.tasks.rollout.notebooks import Notebooks
 from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.program_episode import limits_for, programs_of
+from nbrl.tasks.rollout.queued_round import Assignment, Row
 from nbrl.tasks.rollout.samplers import Engines, Sampler, Samplers, samplers_of
 from nbrl.tasks.rollout.sessions import SessionPool
-from nbrl.tasks.rollout.work_queue import SIGN_S, Assignment, Row
+from nbrl.tasks.rollout.work_queue import SIGN_S
 
 RESERVE = 4  # for so many episodes at once one more row is assigned, so that none of them waits for the queue
 

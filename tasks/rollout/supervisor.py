@@ -13,7 +13,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.calls import GONE_S, answer, answers_in_time, queue_answer
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
-from nbrl.tasks.rollout.work_queue import QueueStatus
+from nbrl.tasks.rollout.queued_round import QueueStatus
 
 AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
 POLL_S = 1.0
