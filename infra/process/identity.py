@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,14 +86,20 @@ def end_with_parent(limit_s: float) -> None:
 
 
 def processor_seconds() -> float:
-    """Return user and system time of the process tree, with that of processes that ended and whose parent took note of it."""
-    me = psutil.Process()
-    total = 0.0
-    for process in [me, *me.children(recursive=True)]:
-        with suppress(psutil.Error):  # it ended meanwhile
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+    """Return user and system time of the process tree, with that of processes that ended and whose parent took note of it.
+
+    Each node of an iteration asks twice, so it reads each process once: psutil takes four times as long.
+    """
+    below, ticks = defaultdict[int, list[int]](list), dict[int, int]()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ended meanwhile
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+            below[int(fields[1])].append(int(name))
+            ticks[int(name)] = sum(map(int, fields[11:15]))
+    tree = [os.getpid()]
+    for process in tree:
+        tree += below[process]
+    return sum(ticks.get(process, 0) for process in tree) / os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds(pid: int) -> float:
