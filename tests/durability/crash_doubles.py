@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.sessions import Asked
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
-from nbrl.infra.node_cache import PlacedFolder
+from nbrl.infra.node_cache import NodeSettings, PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.learner.batch.batch import batch_to_teach
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.token_logprobs import TOKEN_LOGPROBS_SCHEMA, table_of
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.checkpoint.store import store_on
 from nbrl.tasks.learner.orders import OrderTables, TeachOrder, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.rollout import chunks
@@ -37,7 +38,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.tracking.mlflow_sync import MlflowSync
-from tests.tasks.learner.alone import folder_shelf
+from tests.tasks.learner.alone import Alone
 from tests.tasks.nodes.doubles import DoubleFleet
 
 DIED = 137
@@ -243,9 +244,10 @@ class Learner:
     log-probs of the engine. States are what it goes on from where memory does not hold the weights.
     """
 
-    def __init__(self, storage: Storage, death: Death, reads: bool) -> None:
+    def __init__(self, storage: Storage, death: Death, reads: bool, nodes: NodeSettings) -> None:
+        alone: Any = Alone()
         self._storage, self._death, self._reads = storage, death, reads
-        self._shelf = folder_shelf(storage)
+        self._shelf = store_on(storage, nodes, alone)
         self._held: tuple[str | None, bytes] = (None, b"")  # a checkpoint and its weights
         self._adding: asyncio.Task[None] | None = None
 

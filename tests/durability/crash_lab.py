@@ -29,7 +29,7 @@ from nbrl.flows import warmstart as warmstart_module
 from nbrl.infra import ray_cluster
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.prepare.settings import PrepareSettings
@@ -109,9 +109,10 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         delivery: Any = InlineDelivery(MlflowSync(config, storage, run, tracking))
         pause_s = PAUSE_S if config.pipeline.lag else 0.0
         pools: list[Any] = [Runners(storage, fleet, pause_s, config) for _ in range(config.pools)]
-        learner: Any = Learner(storage, death, reads=config.update.tis is not None)
+        nodes = NodeSettings(cache=f"{config.home}/folders")
+        learner: Any = Learner(storage, death, reads=config.update.tis is not None, nodes=nodes)
         up()
-        yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))
+        yield Services(config, storage, NodeCache(nodes), progress, fleet, pools, Training(learner, delivery))
         await learner.settle()
         delivery.finish()
 
@@ -156,7 +157,7 @@ def preparation(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
 
 def warm_start(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     async def learner(stack: object, settings: object, plan: object, model: object, work: WorkFolder, *_: object) -> Learner:
-        return Learner(work.storage, death, reads=False)
+        return Learner(work.storage, death, reads=False, nodes=NodeSettings(cache=f"{job['home']}/folders"))
 
     ray_cluster.use, warmstart_module._learner = nothing, learner  # type: ignore[assignment]
     death.wrap(shutil, "rmtree")

@@ -14,6 +14,9 @@ class Alone:
 
     rank, count = 0, 1
 
+    def apart(self) -> "Alone":
+        return self
+
     def on_first(self, work: Callable[[], None]) -> None:
         work()
 

@@ -20,7 +20,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.node_cache import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout import pool
+from nbrl.tasks.rollout import pool, supervisor
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -106,7 +106,7 @@ def test_runners_that_end_too_often_end_the_rollout(cluster: None, tmp_path: Pat
         async def _play(self, identity: str) -> None:
             os._exit(1)
 
-    monkeypatch.setattr(pool, "RESTARTS", 1)
+    monkeypatch.setattr(supervisor, "RESTARTS", 1)
     with pytest.raises(RolloutError, match="runners ended more often than 1 restarts in 10 minutes"):
         asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Dying), 1))
 
