@@ -16,17 +16,18 @@ from nbrl.infra.closed import ClosedModel
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import HOME, Home
 from nbrl.infra.storage import Storage
-from nbrl.tasks.comparison.gate import check_better, judge_gain
+from nbrl.tasks.comparison.gate import FEWEST, check_better, judge_gain
 from nbrl.tasks.comparison.night import NightlySettings, NightReport, NightStart
 from nbrl.tasks.comparison.scored import read
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError, NoGainError, NoQuestionLeftError, NothingLearnedError
+from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.nodes.durable import slug
 from nbrl.tasks.prepare.frozen import frozen
 from nbrl.tasks.prepare.preflight import check, found
 from nbrl.tasks.prepare.preflight import load as load_preparation
 from nbrl.tasks.prepare.settings import PrepareSettings
-from nbrl.tasks.runs.checkpoints import checkpoint_folder
+from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.pins import Champion
 from nbrl.tasks.runs.pins import recorded as recorded_champion
@@ -56,15 +57,25 @@ def settings_in(recipe: Path) -> NightlySettings:
 
 
 def check_held_out(settings: NightlySettings, config: RunConfig, preparation: PrepareSettings) -> None:
-    """Raises ConfigError where nothing keeps the held-out questions of a file out of the training."""
-    environment = config.environments.get(settings.environment)
-    if environment is None:
+    """Raises ConfigError where nothing keeps the held-out questions of a file out of the training, or they are too few."""
+    if settings.environment not in config.environments:
         raise ConfigError(f"environment {settings.environment!r} is none of the recipe {settings.recipe}; name one of it")
     kept_out = [_whole(each.path) for each in preparation.evaluation]
-    if isinstance(environment, FilesEnvironment) and _whole(environment.held_out) not in kept_out:
+    files = {name: each for name, each in config.environments.items() if isinstance(each, FilesEnvironment)}
+    for name, each in files.items():
+        if _whole(each.held_out) not in kept_out:
+            raise ConfigError(
+                f"{settings.prepare} does not name {each.held_out}, the held-out questions of environments.{name}, under "
+                "`evaluation`; add it, so that none of them is trained on"
+            )
+    asked = config.evaluate.questions
+    if len(files) == len(config.environments):
+        there = sum(len(each.model_copy(update={"train": None}).load(name).held_out) for name, each in files.items())
+        asked = there if asked is None else min(asked, there)
+    if asked is not None and asked < FEWEST:
         raise ConfigError(
-            f"{settings.prepare} does not name {environment.held_out}, the held-out questions of environments."
-            f"{settings.environment}, under `evaluation`; add it, so that none of them is trained on"
+            f"{settings.recipe} asks {asked} held-out questions, and {FEWEST} at least say whether a policy is better; add some, "
+            "or raise evaluate.questions"
         )
 
 
@@ -112,11 +123,14 @@ async def _begun(settings: NightlySettings, folder: Path, home: str, storage: St
     sources = await asyncio.to_thread(frozen, to_prepare.sources, folder / "sources")
     if sources:
         to_prepare = to_prepare.model_copy(update={"sources": sources})
-        await asyncio.to_thread(check, to_prepare, folder / "questions")
         try:
+            await asyncio.to_thread(check, to_prepare, folder / "questions")
             count = (await preparation.prepare.fn(to_prepare, folder / "questions", home))["questions"]["train"]
         except NoQuestionLeftError as error:
             return NightStart(questions=0, why_none=str(error).partition(";")[0])
+        except ConfigError:  # another look may find a file that was mended
+            await asyncio.to_thread(shutil.rmtree, folder / "sources")
+            raise
     champion = await asyncio.to_thread(recorded_champion, storage, recipe)
     if champion is None:
         return NightStart(questions=count)
@@ -144,15 +158,16 @@ async def _trained(
     before, after = await asyncio.to_thread(lambda: (read(storage, f"{run}@0"), read(storage, run)))
     report = report.judged(before, after, judge_gain(before, after, settings.margin))
     now = await asyncio.to_thread(recorded_champion, storage, report.recipe)
-    if now is not None and now.run == run:
-        return await _promoted(report, storage, now, config)
-    if not report.reasons and now is not None and (now.run, now.updates) != (begun.champion, begun.updates):
-        try:
-            await asyncio.to_thread(check_better, storage, run, None, settings.margin)
-        except NoGainError as error:
-            report = report.model_copy(update={"reasons": (str(error),)})
     if report.reasons:
         return report
+    judged = updates_of(await asyncio.to_thread(checkpoint, storage, run, None))
+    if now is not None and (now.run, now.updates) == (run, judged):  # this night was done before
+        return await _promoted(report, storage, now, config)
+    if now is not None and (now.run, now.updates) != (begun.champion, begun.updates):
+        try:
+            await asyncio.to_thread(check_better, storage, run, None, settings.margin)
+        except (NoGainError, ConfigError) as error:
+            return report.model_copy(update={"reasons": (str(error),)})
     return await _promoted(report, storage, await asyncio.to_thread(promote, storage, run, None), config)
 
 

@@ -42,8 +42,19 @@ def ci(
     for path in (junit, picture):
         if path is not None:
             writable(path)
-    start = prepared(recipe, overrides_of(home, set_), "train")
-    name, began = new_name(f"{start.config.name}-ci"), time.monotonic()
+    began = time.monotonic()
+
+    def report_failure(error: Exception) -> None:
+        if junit is not None:
+            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split())}", {})
+            put(junit, report(str(recipe), time.monotonic() - began, failed))
+
+    try:
+        start = prepared(recipe, overrides_of(home, set_), "train")
+    except Exception as error:
+        report_failure(error)
+        raise
+    name = new_name(f"{start.config.name}-ci")
 
     def prepare() -> tuple[Any, str]:
         return start, name
@@ -56,9 +67,7 @@ def ci(
     except NothingLearnedError as error:
         test = LearningTest(False, " ".join(str(error).split()), {})
     except Exception as error:
-        if junit is not None:
-            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split())}", {})
-            put(junit, report(start.config.name, time.monotonic() - began, failed))
+        report_failure(error)
         raise
     else:
         comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))

@@ -47,8 +47,11 @@ def publish_run(
         f"published run {run} in {folder}: {len(contents.files)} files, {size / 1e6:.1f} MB, {signed}, root {contents.root}",
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )
-    out.print(f"verify it    nbrl audit {folder}{' --signed-by KEY.pub' if sign else ''}", highlight=False, markup=False)
+    out.print(
+        f"verify it    nbrl audit {folder}{' --signed-by KEY.pub' if sign else ''}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def is_published(text: str) -> bool:
@@ -117,7 +120,7 @@ def audit_published(
         for sentence in found:
             say(sentence, "red")
         for each in rows:
-            out.print(plain(f"{each.certainty:10}  {each.what}: {each.why}"), highlight=False)
+            out.print(plain(f"{each.certainty:10}  {each.what}: {each.why}"), highlight=False, soft_wrap=True)
         if not found:
             out.print(f"the published run {contents.run} is what its records say", highlight=False, markup=False)
     if found:

@@ -18,7 +18,10 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 # In the order in which they run in an iteration.
-NODES = ("sample", "rollout", "branch", "reward", "select", "retire", "rate", "advantage", "teach", "update", "publish", "record")
+NODES = (
+    *("sample", "admit", "rollout", "branch", "reward", "select", "retire", "rate", "refill"),
+    *("advantage", "teach", "update", "publish", "record"),
+)
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:

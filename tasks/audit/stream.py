@@ -38,7 +38,7 @@ def check_streamed(
     index = with_tokens(index_of(made, "", ""), made)
     begun = dict(zip(prompts["group"].to_pylist(), prompts["updates"].to_pylist(), strict=True))
     try:
-        check_begun(index, begun, updates)
+        check_begun(index, begun, updates, rule_of(config).mixed)
     except BrokenInvariantError as error:
         yield str(error)
     fresh = begun.keys() - expired_in(index, updates, config.pipeline.lag)

@@ -21,6 +21,8 @@ from nbrl.tasks.errors import ConfigError, fault_in_words
 
 CONTENTS, SIGNATURE = "bundle.json", "bundle.json.sig"
 STORAGE, WEIGHTS, CARD = "storage", "weights", "README.md"  # the run as on a storage, the newest weights, and the model card
+CURVE, LOCKS = "learning-curve.png", "locks"
+LOCK_FILES = {name: f"{LOCKS}/{name.replace('/', '-')}" for name in ("uv.lock", "infra/engine/environment/uv.lock")}
 Parts = Literal["weights", "adapters", "none"]  # of the newest weights: the whole model, what LoRA trained, or nothing
 LARGEST_LIST = 64 << 20  # bytes of the list itself
 MOST_FILES, LONGEST_PATH, DEEPEST = 1_000_000, 400, 16

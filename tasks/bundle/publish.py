@@ -13,7 +13,19 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
-from nbrl.tasks.bundle.contents import CARD, CONTENTS, STORAGE, WEIGHTS, FileList, Parts, listed, root_of
+from nbrl.tasks.bundle.contents import (
+    CARD,
+    CONTENTS,
+    CURVE,
+    LOCK_FILES,
+    LOCKS,
+    STORAGE,
+    WEIGHTS,
+    FileList,
+    Parts,
+    listed,
+    root_of,
+)
 from nbrl.tasks.bundle.personal import folders_in, impersonal, personal_in
 from nbrl.tasks.bundle.signature import sign
 from nbrl.tasks.environments import stored
@@ -32,7 +44,6 @@ from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.runs.scope import Artifact
 
 COMPUTES = ("torch", "transformers", "numpy", "pyarrow", "ray", "prefect")
-LOCKS = ("uv.lock", "infra/engine/environment/uv.lock")
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -79,12 +90,12 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
     newest, updates = records[-1], max(record.updates for record in records)
     if parts != "none" and newest.checkpoint:
         _write_weights(storage, run, updates, HF if parts == "weights" else ADAPTER, folder / WEIGHTS)
-    for lock in LOCKS:
+    for lock, name in LOCK_FILES.items():
         if (CODE / lock).is_file():
-            (folder / "locks").mkdir(exist_ok=True)
-            shutil.copyfile(CODE / lock, folder / "locks" / lock.replace("/", "-"))
+            (folder / LOCKS).mkdir(exist_ok=True)
+            shutil.copyfile(CODE / lock, folder / name)
     if storage.exists(run.layout.curve):
-        (folder / "learning-curve.png").write_bytes(storage.read_bytes(run.layout.curve))
+        (folder / CURVE).write_bytes(storage.read_bytes(run.layout.curve))
     (folder / CARD).write_text(card(run, records, results, parts if newest.checkpoint else "none"))
     config = impersonal(stored_config(storage, run)).model_dump(mode="json")
     places = ((f"the setting {key}", value) for key, value in folders_in(config))

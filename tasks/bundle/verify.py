@@ -8,7 +8,7 @@ from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.sessions import Replayed
 from nbrl.tasks.bundle.card import card
-from nbrl.tasks.bundle.contents import CARD, STORAGE, WEIGHTS, FileList, Parts, check_files
+from nbrl.tasks.bundle.contents import CARD, CURVE, LOCK_FILES, LOCKS, STORAGE, WEIGHTS, FileList, Parts, check_files
 from nbrl.tasks.bundle.signature import check_signature
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
@@ -17,6 +17,8 @@ from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
 
+BESIDE = (CARD, CURVE, *LOCK_FILES.values())  # the run, its weights and the list
+OF_RUN, DATA = (".parquet", ".json"), "/data/"  # files of questions have names of their own
 Certainty = Literal["proved", "consistent", "on trust"]
 
 
@@ -37,7 +39,8 @@ def check_bundle(folder: Path, contents: FileList, signed_by: Path | None) -> St
         check_signature(folder, signed_by)
     check_files(folder, contents)
     mine = tuple(f"{STORAGE}/{place}/" for place in (f"{RUNS}/{contents.run}", JUDGEMENTS))
-    foreign = [path for path in contents.files if path.startswith(f"{STORAGE}/") and not path.startswith(mine)]
+    foreign = [path for path in contents.files if path not in BESIDE and not path.startswith((*mine, f"{WEIGHTS}/"))]
+    foreign += [path for path in contents.files if path.startswith(mine) and not path.endswith(OF_RUN) and DATA not in path]
     if foreign:
         raise ConfigError(f"{folder} holds {foreign[0]}, which is not of the run {contents.run!r} that it names")
     return Storage(StorageSettings(root=str(folder / STORAGE)))
@@ -108,6 +111,7 @@ def claims(
     yield Claim("completeness", "on trust", "that no later iteration, other evaluation or other run was left out")
     yield Claim("settings and versions", "on trust", f"that the run had its settings, nbrl {contents.version} and its commit")
     yield Claim("questions", "on trust", "where they come from, and that held-out ones were not trained on elsewhere")
+    yield Claim("picture, lock files", "on trust", f"{CURVE} and {LOCKS}/ are compared with nothing")
     yield Claim("times and machines", "on trust", "seconds and processors are as recorded")
 
 

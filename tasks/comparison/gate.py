@@ -33,8 +33,8 @@ def judge_gain(champion: Side, candidate: Side, margin: float) -> Gate:
     common = sorted(champion.questions.keys() & candidate.questions.keys())
     if len(common) < max(FEWEST, COMMON * len(champion.questions)):
         asked_too_few = (
-            f"it and the champion were asked {len(common)} questions in common, of {len(champion.questions)} of the champion's; "
-            f"at least {FEWEST} and half of them are needed to compare both"
+            f"both were asked {len(common)} questions in common, of {len(champion.questions)} that the champion was asked; "
+            f"at least {FEWEST} and half of them are needed"
         )
         return Gate(None, {}, [asked_too_few])
     gain = _gain(champion.questions, candidate.questions, common)
@@ -53,24 +53,23 @@ def judge_gain(champion: Side, candidate: Side, margin: float) -> Gate:
 
 def check_better(storage: Storage, name: str, updates: int | None, margin: float) -> str:
     """Return in a sentence that a run's checkpoint may take the place of its recipe's champion: it is better on the same held-out
-    questions, and in no ability worse by more than the margin.
+    questions, and in no ability worse by more than the margin. Where there is no champion, it is compared with what its run began
+    with.
 
     Raises NoGainError with all reasons against it otherwise, and ConfigError where one of both was not evaluated.
     """
     recipe = known_run(storage, name).recipe
-    if (current := recorded(storage, recipe)) is None:
-        return f"the recipe {recipe!r} had no champion"
+    current = recorded(storage, recipe)
     candidate = f"{name}@{updates_of(checkpoint(storage, name, updates))}"
-    champion, other = read(storage, f"{current.run}@{current.updates}"), read(storage, candidate)
+    before = f"{name}@0" if current is None else f"{current.run}@{current.updates}"
+    champion, other = read(storage, before), read(storage, candidate)
     if champion.identity == other.identity:
-        raise ConfigError(f"{candidate} is the champion of {recipe}")
+        raise ConfigError(f"{candidate} is {'what its run began with' if current is None else f'the champion of {recipe}'}")
     gate = judge_gain(champion, other, margin)
     if gate.against:
-        raise NoGainError(
-            f"{candidate} stays behind the champion of {recipe}, run {current.run} after {current.updates} updates: "
-            f"{'; '.join(gate.against)}"
-        )
-    return f"its success is better than that of run {current.run} after {current.updates} updates by {gate.gain}"
+        whom = "its run began with" if current is None else f"is the champion of {recipe}"
+        raise NoGainError(f"{candidate} stays behind {before}, which {whom}: {'; '.join(gate.against)}")
+    return f"its success is better than that of {before} by {gate.gain}"
 
 
 def _gain(

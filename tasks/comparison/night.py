@@ -73,7 +73,7 @@ class NightReport(FiniteModel):
                 "| held-out success | before | after | difference |\n|---|---|---|---|",
                 f"| all | {self.before:.3f} | {self.after:.3f} | {self.gain} |",
                 *(f"| {name} | | | {each} |" for name, each in self.by_ability.items()),
-                "\nDifferences are on the same questions, with 95 % intervals (paired bootstrap).\n",
+                *(["\nDifferences are on the same questions, with 95 % intervals (paired bootstrap).\n"] if self.gain else [""]),
             ]
         if self.promoted:
             lines.append(f"**Promoted.** To go back: `nbrl promote --back {self.recipe}`. In MLflow: {self.in_mlflow}.")

@@ -22,7 +22,8 @@ from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
 from nbrl.tasks.rollout.chunks import places_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.config import EvaluateSettings
-from nbrl.tasks.runs.history import Record, Summary, sampler_of, skipped_in_row
+from nbrl.tasks.runs.history import Record, Summary, policy_after, sampler_of, skipped_in_row
+from nbrl.tasks.runs.pipeline_settings import PipelineSettings
 from nbrl.tasks.runs.results import evaluations_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -81,7 +82,7 @@ def _answers(services: Services, trajectories: Artifact, rewards: Artifact, ques
     return over_parts(services.runners, index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")
 
 
-def draw_curve(rollouts: Sequence[tuple[int, float]], evaluations: Mapping[int, Mapping[str, float]]) -> bytes:
+def draw_curve(rollouts: Sequence[tuple[float, float]], evaluations: Mapping[int, Mapping[str, float]]) -> bytes:
     """Return a picture of the success of training rollouts and of held-out questions, with its intervals, by the updates of the
     policy that was asked.
     """
@@ -116,6 +117,13 @@ def _example(services: Services, evaluation: Artifact) -> str:
     return str(max(rows, key=lambda row: (row["success"], len(row["step_rewards"]) > 1))["trajectory"])
 
 
+def _sampled_by(run: Run, records: Sequence[Record], number: int, pipeline: PipelineSettings) -> float:
+    """Return after how many updates the weights were that sampled a batch: in the mean, where there were several."""
+    if pipeline.stream:
+        return policy_after(run, records[:number]).updates - records[number].metrics.get("pipeline/staleness", 0.0)
+    return sampler_of(run, records, number, pipeline.lag).updates
+
+
 def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
     """Write `summary.json` and `learning-curve.png` below the run's folder."""
     seconds: dict[str, float] = defaultdict(float)
@@ -124,7 +132,7 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
             if key.startswith("time/") and key != "time/overhead_share":
                 seconds[key.removeprefix("time/")] += value
     curve = [record.metrics["reward/success"] for record in records]
-    sampled = [sampler_of(run, records, number, services.config.pipeline.lag).updates for number in range(len(records))]
+    sampled = [_sampled_by(run, records, number, services.config.pipeline) for number in range(len(records))]
     picture = draw_curve(list(zip(sampled, curve, strict=True)), evaluations_of(services.storage, run))
     services.storage.write_bytes(run.layout.curve, picture)
     skipped = skipped_in_row(records)

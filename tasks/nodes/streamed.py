@@ -25,7 +25,8 @@ from nbrl.tasks.services.services import Services
 
 def rule_of(config: RunConfig) -> StreamRule:
     """Return the rule by which groups are begun and admitted."""
-    return StreamRule(config.rollout.prompts, config.groups_in_flight, config.pipeline.admit, config.pipeline.lag)
+    mixed = 0 if config.publishes_adapters else config.pipeline.mixed
+    return StreamRule(config.rollout.prompts, config.groups_in_flight, config.pipeline.admit, config.pipeline.lag, mixed)
 
 
 def in_flight(services: Services, start: Position) -> list[GroupInFlight]:
@@ -107,7 +108,7 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     given = (services.storage, layout.chunks(scope.weights.digest))
     made = await asyncio.to_thread(over_parts, services.runners, index, copied, given, "id")
     if services.engines.reports_version:
-        check_begun(made, dict(zip(groups, table["updates"].to_pylist(), strict=True)), scope.updates)
+        check_begun(made, dict(zip(groups, table["updates"].to_pylist(), strict=True)), scope.updates, rule_of(config).mixed)
     ages, index = stream_ages(made, scope.updates), made.drop_columns(["tokens"])
     digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
     metrics = {**rollout_metrics(index), **of(ages, "last")}
@@ -120,12 +121,17 @@ def _names(config: RunConfig, prompts: pa.Table) -> list[list[str]]:
     return [[row["id"] for row in task_rows(prompts.slice(number, 1), size, 0)] for number in range(len(prompts))]
 
 
-def check_begun(index: pa.Table, begun: Mapping[str, int], updates: int) -> None:
+def check_begun(index: pa.Table, begun: Mapping[str, int], updates: int, mixed: int | None) -> None:
     """Raises BrokenInvariantError unless all actions were sampled from weights between those with which their group was begun and
-    those after `updates` updates.
+    those after `updates` updates, with at most `mixed` updates in the middle of a trajectory, if that is a number.
     """
     for name, versions in zip(index["id"].to_pylist(), index["versions"].to_pylist(), strict=True):
-        first = begun[name.rpartition("-")[0]]
+        first, ages = begun[name.rpartition("-")[0]], sorted(map(int, versions))
+        if mixed is not None and ages and ages[-1] - ages[0] > mixed:
+            raise BrokenInvariantError(
+                f"{name} was sampled from weights {ages[0]} to {ages[-1]}, and pipeline.mixed allows {mixed} updates in its "
+                "middle"
+            )
         if wrong := [version for version in versions if not first <= int(version) <= updates]:
             raise BrokenInvariantError(
                 f"an action of {name} was sampled from weights {wrong[0]!r}, where weights {first} to {updates} were published"

@@ -1,5 +1,6 @@
 """Copies of files of questions that others may be adding to, so that a preparation that is begun again finds the same ones."""
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,9 @@ def frozen(sources: Iterable[QuestionSource], folder: Path) -> tuple[QuestionSou
         scratch = Path(tempfile.mkdtemp(prefix="sources-", dir=folder.parent))
         for source in given:
             if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
-                shutil.copyfile(source.path, scratch / _name(source, source.path))
+                with source.path.open("rb") as file, (scratch / _name(source, source.path)).open("wb") as copy:
+                    fcntl.flock(file, fcntl.LOCK_SH)  # whoever keeps a question writes it as a whole
+                    shutil.copyfileobj(file, copy)
         scratch.rename(folder)
     return tuple(_found(given, folder))
 

@@ -21,12 +21,15 @@ class GroupInFlight(NamedTuple):
 
 
 class StreamRule(NamedTuple):
-    """The settings of a stream: groups of a batch and in flight, `admit` and `lag` of the pipeline."""
+    """The settings of a stream: groups of a batch and in flight, `admit` and `lag` of the pipeline, and how many updates may come
+    in the middle of a trajectory, None for any number.
+    """
 
     batch: int
     in_flight: int
     admit: str
     lag: int
+    mixed: int | None = None
 
     def first(self) -> list[GroupInFlight]:
         """Return the groups with which a run begins."""

@@ -25,7 +25,11 @@ from pathlib import Path
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.nightly import NightlyOrder
 async def night():
+    from nbrl.flows import nightly as flow
     from nbrl.flows.nightly import nightly
+    if sys.argv[3:]:  # as if every policy were better
+        from nbrl.tasks.comparison.gate import Gate
+        flow.judge_gain = lambda *_: Gate(None, {}, [])
     return await nightly(NightlyOrder(recipe=Path(sys.argv[1]), night="20260102", home=sys.argv[2]))
 print(run_flow(sys.argv[2], night).model_dump_json())
 """
@@ -60,8 +64,8 @@ def written(folder: Path, **fields: object) -> Path:
     return folder / "nightly.yaml"
 
 
-def night(recipe: Path, home: Path) -> NightReport:
-    line = [sys.executable, "-c", SCRIPT, str(recipe), str(home)]
+def night(recipe: Path, home: Path, *better: str) -> NightReport:
+    line = [sys.executable, "-c", SCRIPT, str(recipe), str(home), *better]
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("night"), check=False)
     check_gone("night")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -72,7 +76,7 @@ def night(recipe: Path, home: Path) -> NightReport:
 @pytest.mark.more
 @pytest.mark.usefixtures("prefect")
 def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: Path, tmp_path: Path) -> None:
-    settings = [each for each in SMALL if not each.startswith("environments")]
+    settings = [each for each in SMALL if not each.startswith(("environments", "evaluate"))]
     recipe = written(tmp_path, settings=[*settings, "iterations=1"])
     report = night(recipe, home)
     folder = home / "nightly/nights/20260102"
@@ -86,8 +90,14 @@ def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: 
     assert ("**Promoted.**" if report.promoted else "**Not promoted:**") in page
     with (tmp_path / "kept.jsonl").open("a") as file:  # a night that has begun goes on with its own questions
         file.write(json.dumps({"question": "What is 1 + 1?", "answers": ["2"]}) + "\n")
-    again = night(recipe, home)
-    assert (again.run, again.promoted, again.questions) == (report.run, report.promoted, 24)
+    for _ in range(2):  # what was promoted is found
+        again = night(recipe, home, "better")
+        assert (again.run, again.promoted, again.questions, again.reasons) == (report.run, True, 24, ())
+        champion = recorded(Storage(StorageSettings(root=f"{home}/storage")), "mine")
+        assert champion is not None
+        assert (champion.run, champion.updates) == (report.run, 1)
+        assert "**Promoted.**" in (folder / "report.md").read_text()
+        assert "nights-20260102" in again.in_mlflow or "models:/" in again.in_mlflow
     none = written(tmp_path, name="few")
     (tmp_path / "kept.jsonl").unlink()
     assert night(none, home).reasons == ("there are 0 questions to train on, and fewest is 16",)
@@ -100,6 +110,22 @@ def test_held_out_questions_that_nothing_keeps_out_are_refused(tmp_path: Path) -
     (tmp_path / "prepare.yaml").write_text(PREPARE.replace("held_out.jsonl", "other.jsonl"))
     with pytest.raises(ConfigError, match=r"held_out\.jsonl, the held-out questions of environments\.mine, under `evaluation`"):
         check_held_out(settings, config, load_preparation(settings.prepare))
+
+
+def test_too_few_held_out_questions_are_refused_before_a_night(tmp_path: Path) -> None:
+    settings = settings_in(written(tmp_path))
+    held_out = (tmp_path / "held_out.jsonl").read_text().splitlines()
+    config = load(settings.recipe, ["evaluate.questions=19"])
+    with pytest.raises(ConfigError, match="asks 19 held-out questions, and 20 at least"):
+        check_held_out(settings, config, load_preparation(settings.prepare))
+    (tmp_path / "held_out.jsonl").write_text("\n".join(held_out[:7]))
+    with pytest.raises(ConfigError, match="asks 7 held-out questions"):
+        check_held_out(settings, load(settings.recipe), load_preparation(settings.prepare))
+
+
+def test_the_shipped_example_can_promote() -> None:
+    settings = settings_in(Path(__file__).parents[2] / "examples/nightly/nightly.yaml")
+    check_held_out(settings, load(settings.recipe, settings.settings), load_preparation(settings.prepare))
 
 
 def test_the_settings_of_nights_are_checked_and_lie_beside_their_file(tmp_path: Path) -> None:

@@ -170,6 +170,13 @@ def forge_name(folder: Path) -> None:
     (folder / CONTENTS).write_text(json.dumps(fields | {"run": "../../../etc"}))
 
 
+def forge_more(folder: Path) -> None:
+    contents = FileList.model_validate_json((folder / CONTENTS).read_text())
+    (folder / "storage/runs/small/evil.pkl").write_bytes(b"x")
+    files = {**contents.files, "storage/runs/small/evil.pkl": listed(folder / "storage/runs/small/evil.pkl")}
+    (folder / CONTENTS).write_text(contents.model_copy(update={"files": files}).model_dump_json())
+
+
 def forge_no_card(folder: Path) -> None:
     (folder / "README.md").unlink()
 
@@ -186,6 +193,7 @@ def forge_no_card(folder: Path) -> None:
         (forge_size, "there are 8 prompts, and rollout.prompts is 2000000000"),
         (forge_code, "--trust"),
         (forge_name, "is no list of a published run"),
+        (forge_more, "holds storage/runs/small/evil.pkl, which is not of the run"),
         (forge_no_card, "README.md is not the model card that the records give"),
     ],
 )

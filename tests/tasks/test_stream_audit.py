@@ -12,6 +12,7 @@ from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.streamed import stream_prompts
 from nbrl.tasks.rollout.chunks import index_of, with_tokens
 from nbrl.tasks.rollout.stream import GroupInFlight, stream_ages
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact
 
@@ -65,18 +66,24 @@ def played(group: str, *versions: str) -> Trajectory:
     return Trajectory(id=f"{group}-0", group=group, sample=0, nodes=nodes, steps=steps, environment="world", **made)
 
 
-def streamed(*versions: tuple[str, ...], updates: int = 2, lie: float = 0.0) -> list[str]:
+def streamed(*versions: tuple[str, ...], updates: int = 2, lie: float = 0.0, config: RunConfig = CONFIG) -> list[str]:
     """The contradictions of two groups begun with weights 0 and 1, which these versions sampled."""
     table = prompts(GroupInFlight(2, 0), GroupInFlight(3, 1))
     made = [played(group, *each) for group, each in zip(table["group"].to_pylist(), versions, strict=True)]
     index = with_tokens(index_of(made, "", ""), made)
     ages = {name: value + lie for name, value in stream_ages(index, updates).items()}
     artifact = Artifact(path="runs/r/x.parquet", digest="", metrics=of(ages, "last"))
-    return list(check_streamed(CONFIG, table, to_table(made), artifact, updates))
+    return list(check_streamed(config, table, to_table(made), artifact, updates))
 
 
 def test_actions_of_several_weights_within_the_lag_are_no_contradiction() -> None:
     assert streamed(("0", "1", "2"), ("1",)) == []
+
+
+def test_more_updates_in_the_middle_than_are_allowed_are_a_contradiction() -> None:
+    alone = CONFIG.model_copy(update={"pipeline": CONFIG.pipeline.model_copy(update={"mixed": 0})})
+    assert streamed(("0",), ("1",), config=alone) == []
+    assert "pipeline.mixed allows 0 updates in its middle" in streamed(("0", "1"), ("1",), config=alone)[0]
 
 
 def test_ages_and_versions_that_cannot_be_are_contradictions() -> None:
