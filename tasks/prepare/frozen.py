@@ -23,7 +23,7 @@ def frozen(sources: Iterable[QuestionSource], folder: Path) -> tuple[QuestionSou
         for source in given:
             if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
                 with source.path.open("rb") as file, (scratch / _name(source, source.path)).open("wb") as copy:
-                    fcntl.flock(file, fcntl.LOCK_SH)  # whoever keeps a question writes it as a whole
+                    fcntl.flock(file, fcntl.LOCK_SH)  # a line is written as a whole
                     shutil.copyfileobj(file, copy)
         scratch.rename(folder)
     return tuple(_found(given, folder))
