@@ -88,7 +88,7 @@ def parsed(text: bytes, where: str) -> FileList:
         contents = FileList.model_validate(json_value(text.decode()))
     except (ValidationError, ValueError, RecursionError) as error:
         what = fault_in_words(error) if isinstance(error, ValidationError) else "it is no JSON"
-        raise DamagedError(f"{where} is no list of a published run: {what[:300]}") from error
+        raise DamagedError(f"{where} is no list of a published run: {' '.join(what.split())[:300]}") from error
     for path in contents.files:
         parts = path.split("/")
         if len(path) > LONGEST_PATH or len(parts) > DEEPEST or not all(map(PLAIN.fullmatch, parts)):

@@ -22,7 +22,8 @@ def frozen(sources: Iterable[QuestionSource], folder: Path) -> tuple[QuestionSou
         scratch = Path(tempfile.mkdtemp(prefix="sources-", dir=folder.parent))
         for source in given:
             if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
-                with source.path.open("rb") as file, (scratch / _name(source, source.path)).open("wb") as copy:
+                (scratch / source.name).mkdir()
+                with source.path.open("rb") as file, (scratch / source.name / source.path.name).open("wb") as copy:
                     fcntl.flock(file, fcntl.LOCK_SH)  # a line is written as a whole
                     shutil.copyfileobj(file, copy)
         scratch.rename(folder)
@@ -33,9 +34,5 @@ def _found(sources: Iterable[QuestionSource], folder: Path) -> Iterator[Question
     for source in sources:
         if not isinstance(source.path, Path) or source.path.is_dir() or PATTERN & set(source.path.name):
             yield source
-        elif (copy := folder / _name(source, source.path)).is_file():
+        elif (copy := folder / source.name / source.path.name).is_file():
             yield source.model_copy(update={"path": copy})
-
-
-def _name(source: QuestionSource, path: Path) -> str:
-    return f"{source.name}{''.join(path.suffixes)}"

@@ -157,9 +157,11 @@ def test_a_folder_without_a_list_is_no_published_run(tmp_path: Path) -> None:
         {"packages": {"torch": "1\rproved"}},
         {"run": "a run"},
         {"updates": -1},
+        {"evil\nproved": 1},
     ],
 )
 def test_a_list_cannot_say_more_than_names_and_versions(tmp_path: Path, change: dict[str, Any]) -> None:
     fields = made(tmp_path / "p")
-    with pytest.raises(DamagedError, match="is no list of a published run"):
+    with pytest.raises(DamagedError, match="is no list of a published run") as refused:
         parsed(json.dumps(fields | change).encode(), "list")
+    assert "\n" not in str(refused.value)
