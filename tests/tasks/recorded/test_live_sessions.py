@@ -1,7 +1,7 @@
 """Sessions of agents elsewhere: a real server and its client; the engine is a double that samples what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -10,87 +10,11 @@ import pytest
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.recorder.chat_api import ChatRequest, RequestError
-from nbrl.agent.recorder.recorder import Recorder
-from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.conversation import Conversations
-from nbrl.agent.tokens.rendering import rendering
-from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.errors import StorageError
-from nbrl.infra.process.child import free_port
 from nbrl.tasks.recorded import live
-from nbrl.tasks.recorded.live import LiveSessions
-from nbrl.tasks.recorded.server import LiveDoor, LiveServer
-from tests.agent.families import FAMILIES, write_folder
 from tests.agent.test_recorder import Engine, assert_sampled
-
-KEY = "a-key"
-SETTINGS = AgentSettings(max_steps=3, context_tokens=4000, action_tokens=20, observation_chars=64)
-Ask = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
-
-
-@pytest.fixture(scope="module")
-def conversations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversations]:
-    folder = write_folder(tmp_path_factory.mktemp("family") / "qwen2_5", FAMILIES["qwen2_5"])
-    with rendering():
-        yield Conversations.load(ChatTokenizer.load(folder), AgentSettings())
-
-
-class Lab:
-    """A server with sessions whose trajectories are kept in a list, with the number of their oldest weights."""
-
-    def __init__(self, conversations: Conversations, sample: Callable[[int, list[int]], list[int]] | None = None) -> None:
-        self.ids = [*conversations.encode("yes"), conversations.tokenizer.end_id]
-        self.engine = Engine(sample or (lambda number, prompt: self.ids))
-        self.engine.version = "7"
-        self.kept: list[tuple[int, Trajectory]] = []
-        self.fails: list[Exception] = []
-        self.delay_s, self.port = 0.0, 0
-        self.questions: list[tuple[str, list[str]]] | None = None
-        self.sessions = LiveSessions(lambda name: Recorder(conversations, self.engine, SETTINGS, 0), self._store)
-
-    def keep_questions(self, faults: int = 1) -> None:
-        """Let the server keep questions, the first of which cannot be written at first."""
-        left = [StorageError("the disk is full")] * faults
-
-        def keep(question: str, right: list[str]) -> None:
-            if left:
-                raise left.pop()
-            self.questions = [*(self.questions or ()), (question, right)]
-
-        self.sessions = LiveSessions(self.sessions._recorder, self._store, keep)
-
-    async def _store(self, oldest: int, session: Trajectory) -> dict[str, Any]:
-        await asyncio.sleep(self.delay_s)
-        if self.fails:
-            raise self.fails.pop()
-        self.kept.append((oldest, session))
-        return {"weights": oldest}
-
-    def run(self, test: Callable[[Ask], Awaitable[None]]) -> None:
-        async def served() -> None:
-            port = self.port = free_port()
-            server = LiveServer(self.sessions, "policy", LiveDoor("127.0.0.1", port, KEY, ""))
-            async with server.listening(), aiohttp.ClientSession(f"http://127.0.0.1:{port}", trust_env=False) as client:
-
-                async def ask(path: str, body: Any = None, key: str = KEY, **headers: str) -> tuple[int, dict[str, Any]]:
-                    sent = {"Authorization": f"Bearer {key}", **headers}
-                    how = {"json": body} if isinstance(body, dict) else {"data": body}
-                    async with client.request("GET" if body is None else "POST", path, headers=sent, **how) as answer:
-                        return answer.status, await answer.json()
-
-                await test(ask)
-
-        asyncio.run(asyncio.wait_for(served(), 60))
-
-
-def says(*texts: str) -> dict[str, Any]:
-    turns = [{"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)]
-    return {"messages": turns}
-
-
-def code_of(answer: tuple[int, dict[str, Any]]) -> tuple[int, str]:
-    return answer[0], str(answer[1]["error"]["code"])
+from tests.tasks.recorded.live_lab import KEY, SETTINGS, Ask, Lab, code_of, says
 
 
 def test_a_session_is_what_comes_under_its_name_until_its_reward(conversations: Conversations) -> None:
@@ -115,63 +39,6 @@ def test_a_session_is_what_comes_under_its_name_until_its_reward(conversations: 
     alone.calls = [lab.engine.calls[0], lab.engine.calls[2]]
     assert_sampled(one, alone)
     assert len(lab.sessions) == 0
-
-
-def test_questions_are_kept_once_whose_sessions_say_what_is_right(conversations: Conversations) -> None:
-    lab = Lab(conversations)
-    lab.keep_questions()
-
-    async def test(ask: Ask) -> None:
-        system = {"role": "system", "content": "You are brief."}
-        for name in ("said", "success", "failure", "silent"):
-            sent = {"messages": [system, *says(f"What is {name}?")["messages"]]}
-            await ask(f"/sessions/{name}/v1/chat/completions", sent)
-            await ask(f"/sessions/{name}/v1/chat/completions", says(f"What is {name}?", "yes", "really?"))
-        said = {"reward": 0.2, "answer": "no", "right": ["yes", "Yes.", " "]}
-        assert code_of(await ask("/sessions/said/reward", said)) == (503, "storage")
-        for _ in range(2):
-            assert await ask("/sessions/said/reward", said) == (200, {"weights": 7, "kept": True})
-        assert await ask("/sessions/success/reward", {"reward": 1, "answer": "4", "question": "2 + 2?"}) == (
-            200,
-            {"weights": 7, "kept": True},
-        )
-        assert await ask("/sessions/failure/reward", {"reward": 0.5, "answer": "5"}) == (200, {"weights": 7})
-        assert await ask("/sessions/silent/reward", {"reward": 1}) == (200, {"weights": 7})
-
-    lab.run(test)
-    assert lab.questions == [("What is said?", ["yes", "Yes."]), ("2 + 2?", ["4"])]
-    assert len(lab.kept) == 4  # each stored once
-
-
-def test_a_question_is_kept_though_its_session_comes_too_late_and_after_any_fault(conversations: Conversations) -> None:
-    lab = Lab(conversations)
-    lab.keep_questions(faults=0)
-
-    async def test(ask: Ask) -> None:
-        await ask("/sessions/late/v1/chat/completions", says("How late?"))
-        lab.fails = [RequestError("too old", "too_old", 409)]
-        assert code_of(await ask("/sessions/late/reward", {"reward": 1, "right": ["very"]})) == (409, "too_old")
-        await ask("/sessions/odd/v1/chat/completions", says("How odd?"))
-        lab.fails = [KeyError("weights")]
-        with suppress(aiohttp.ContentTypeError):  # a fault of the server itself
-            await ask("/sessions/odd/reward", {"reward": 1, "right": ["very"]})
-        assert (await ask("/sessions/odd/reward", {"reward": 1, "right": ["very"]}))[0] == 200
-
-    lab.run(test)
-    assert lab.questions == [("How late?", ["very"]), ("How odd?", ["very"])]
-
-
-def test_a_server_that_keeps_nothing_takes_no_right_answer(conversations: Conversations) -> None:
-    lab = Lab(conversations)
-
-    async def test(ask: Ask) -> None:
-        await ask("/sessions/a/v1/chat/completions", says("x"))
-        status, answer = await ask("/sessions/a/reward", {"reward": 1, "right": ["y"]})
-        assert (status, "--keep" in answer["error"]["message"]) == (400, True)
-        assert (await ask("/sessions/a/reward", {"reward": 1}))[0] == 200
-
-    lab.run(test)
-    assert lab.questions is None
 
 
 def test_who_has_no_key_or_names_no_session_gets_nothing(conversations: Conversations) -> None:
