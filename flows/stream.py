@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -32,7 +32,6 @@ from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import RowStream, Services
 
 
-@flow(name="collect", validate_parameters=False, flow_run_name="{scope.run} {scope.title}, admission", persist_result=False)
 async def admitted(services: Services, scope: Scope, start: Position) -> CollectedBatch:
     """Make the batch of an iteration of the groups that are in flight at `start`, for an update of the weights of `scope`."""
     prompts = await streamed.admit(services, scope, start)
@@ -45,6 +44,23 @@ async def admitted(services: Services, scope: Scope, start: Position) -> Collect
     skipped = "" if selection.values["select/kept"] else no_signal([selection.values])
     sampled_by = max(0, scope.updates - rule.lag)
     return CollectedBatch([prompts], [], [trajectories], [rewards], [selection], [flying], sampled_by, after, skipped)
+
+
+@flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run} {scope.title}", persist_result=False)
+async def iterate(
+    services: Services,
+    scope: Scope,
+    start: Position,
+    rows: RowStream,
+    follow: Callable[[CollectedBatch], Awaitable[tuple[Timing, Ahead]]],
+) -> Record:
+    """Run one iteration as a DAG, beside the rollouts: admit → rollout → reward → select → refill, and what `learn` does.
+
+    `follow` begins what follows the admitted batch.
+    """
+    batch = await beside(admitted(services, scope, start), rows.tasks, lambda _: True)
+    timing, ahead = await follow(batch)
+    return await beside(learn.fn(services, scope, batch, timing, ahead), rows.tasks, lambda error: not curable(error))
 
 
 class Stream:
@@ -74,25 +90,24 @@ class Stream:
         self._version = str(scope.updates)
         rows = self._rows or await self._open(scope, start)
         await self._begin(rows, scope, start)
-        busy = self._busy.seconds
-        batch = await beside(admitted(services, scope, start), rows.tasks, lambda _: True)
-        if number + 1 < config.iterations:
-            await self._begin(rows, scope, batch.after)
-        alone_s, busy = self._busy.seconds - busy, self._busy.seconds
+        before, earlier = self._busy.seconds, published_mismatch(records)
         mixed, pauses = config.pipeline.mixed, not config.publishes_adapters
 
         async def changeable() -> None:
             if mixed is not None and pauses and (scope.updates + 1) % (mixed + 1) == 0:
                 await rows.pause()
 
-        earlier = published_mismatch(records)
-        ahead = Ahead(changeable, lambda: self._busy.seconds - busy, earlier)
-        learning = learn(services, scope, batch, Timing(started, alone_s), ahead)
-        record = await beside(learning, rows.tasks, lambda error: not curable(error))
+        async def follow(batch: CollectedBatch) -> tuple[Timing, Ahead]:
+            if number + 1 < config.iterations:
+                await self._begin(rows, scope, batch.after)
+            now = self._busy.seconds
+            return Timing(started, now - before), Ahead(changeable, lambda: self._busy.seconds - now, earlier)
+
+        record = await iterate(services, scope, start, rows, follow)
         await rows.resume()
-        names = (await asyncio.to_thread(self._flying, scope, batch.after))["group"].to_pylist()
+        flying = await asyncio.to_thread(self._flying, scope, record.after)
         # What nothing in flight lies in any more; the batch has a copy of what it admitted.
-        await asyncio.to_thread(services.storage.delete_keys, services.finished.keep(names))
+        await asyncio.to_thread(services.storage.delete_keys, services.finished.keep(flying["group"].to_pylist()))
         return record
 
     def begin(self, records: list[Record]) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -103,6 +103,7 @@ class Runners(Protocol):
         ...
 
 
+@runtime_checkable  # as Prefect asks of the types of a flow's parameters
 class RowStream(Protocol):
     """The rows of a stream where they are run; see PooledStream."""
 

@@ -26,14 +26,17 @@ def finished(storage: Storage) -> dict[str, Any]:
 
 
 def check_kills(lab: Lab, home: Path, root: str, admit: str, kills: int) -> None:
-    storage, draw, overrides = Storage(StorageSettings(root=root)), random.Random(kills), [*STREAM, f"pipeline.admit={admit}"]
+    """Kill a run so many times; it has an iteration for every two of them at least."""
+    storage, draw = Storage(StorageSettings(root=root)), random.Random(kills)
+    overrides = [*STREAM, f"pipeline.admit={admit}", f"iterations={max(5, kills // 2)}"]
     found, died = dict[str, Any](), 0
-    while (end := lab.train(root, home, die_at=draw.randint(10, 40), overrides=overrides))["status"] == DIED:
+    while died < kills:
+        assert lab.train(root, home, die_at=draw.randint(10, 40), overrides=overrides)["status"] == DIED
         died += 1
         for identity, nodes in finished(storage).items():
             assert found.setdefault(identity, nodes) == nodes, f"{identity} was sampled twice"
+    end = lab.train(root, home, overrides=overrides)
     assert end["status"] == 0, end["said"]
-    assert died >= kills
     run = known_run(storage, RUN)
     audit = Audit(storage, stored_config(storage, run), run, lambda said: None)
     assert list(audit.contradictions()) == []
