@@ -14,34 +14,34 @@ from nbrl.tasks.runs.pins import recorded
 from nbrl.tasks.runs.run import known_run
 
 FEWEST = 20  # questions in common; of fewer, the interval of a bootstrap says too much
-COMMON = 0.5  # share of the champion's questions that both were asked
+COMMON = 0.5  # share of the questions before that both were asked
 
 
 class Gate(NamedTuple):
-    """The gain over the champion, in all and by ability, and the reasons against it; none where it may take the place."""
+    """The gain over the policy before, in all and by ability, and the reasons against it; none where it may take the place."""
 
     gain: Difference | None
     by_ability: dict[str, Difference]
     against: list[str]
 
 
-def judge_gain(champion: Side, candidate: Side, margin: float) -> Gate:
-    """Compare a candidate with the champion on the questions that both were asked (paired bootstrap).
+def judge_gain(before: Side, after: Side, margin: float) -> Gate:
+    """Compare a policy with that before it, a champion for example, on questions that both were asked (paired bootstrap).
 
     It must be better with all of the 95 % interval, and in no ability worse than by the margin in the mean.
     """
-    common = sorted(champion.questions.keys() & candidate.questions.keys())
-    if len(common) < max(FEWEST, COMMON * len(champion.questions)):
+    common = sorted(before.questions.keys() & after.questions.keys())
+    if len(common) < max(FEWEST, COMMON * len(before.questions)):
         asked_too_few = (
-            f"both were asked {len(common)} questions in common, of {len(champion.questions)} that the champion was asked; "
+            f"both were asked {len(common)} questions in common, of {len(before.questions)} that were asked before; "
             f"at least {FEWEST} and half of them are needed"
         )
         return Gate(None, {}, [asked_too_few])
-    gain = _gain(champion.questions, candidate.questions, common)
+    gain = _gain(before.questions, after.questions, common)
     abilities: dict[str, list[ComparedQuestion]] = {}
     for each in common:
-        abilities.setdefault(candidate.abilities[each], []).append(each)
-    by_ability = {name: _gain(champion.questions, candidate.questions, asked) for name, asked in sorted(abilities.items())}
+        abilities.setdefault(after.abilities[each], []).append(each)
+    by_ability = {name: _gain(before.questions, after.questions, asked) for name, asked in sorted(abilities.items())}
     against = []
     if gain.low <= 0:
         against.append(f"its gain in success on {len(common)} questions is {gain}: the 95 % interval does not lie above 0")
@@ -73,6 +73,6 @@ def check_better(storage: Storage, name: str, updates: int | None, margin: float
 
 
 def _gain(
-    champion: Mapping[ComparedQuestion, float], candidate: Mapping[ComparedQuestion, float], asked: list[ComparedQuestion]
+    before: Mapping[ComparedQuestion, float], after: Mapping[ComparedQuestion, float], asked: list[ComparedQuestion]
 ) -> Difference:
-    return difference([champion[each] for each in asked], [candidate[each] for each in asked])
+    return difference([before[each] for each in asked], [after[each] for each in asked])

@@ -22,7 +22,7 @@ class NightlySettings(ClosedModel):
         "`nbrl agent --keep` wrote, among its evaluation files the held-out questions"
     )
     fewest: int = Field(16, ge=1, description="questions to train on below which a night does nothing")
-    margin: float = Field(0.02, ge=0, le=1, description="how much worse an ability may be than the champion's")
+    margin: float = Field(0.02, ge=0, le=1, description="how much worse an ability may be than before")
     settings: tuple[str, ...] = Field((), description="settings of the training as KEY=VALUE")
 
 
