@@ -19,14 +19,16 @@ def frozen(sources: Iterable[QuestionSource], folder: Path) -> tuple[QuestionSou
     given = tuple(sources)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="sources-", dir=folder.parent))
-        for source in given:
-            if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
-                (scratch / source.name).mkdir()
-                with source.path.open("rb") as file, (scratch / source.name / source.path.name).open("wb") as copy:
-                    fcntl.flock(file, fcntl.LOCK_SH)  # a line is written as a whole
-                    shutil.copyfileobj(file, copy)
-        scratch.rename(folder)
+        with tempfile.TemporaryDirectory(prefix="sources-", dir=folder.parent) as scratch:
+            copies = Path(scratch, "copies")
+            copies.mkdir(0o700)
+            for source in given:
+                if isinstance(source.path, Path) and source.path.is_file() and source.path.stat().st_size:
+                    (copies / source.name).mkdir()
+                    with source.path.open("rb") as file, (copies / source.name / source.path.name).open("wb") as copy:
+                        fcntl.flock(file, fcntl.LOCK_SH)  # a line is written as a whole
+                        shutil.copyfileobj(file, copy)
+            copies.rename(folder)
     return tuple(_found(given, folder))
 
 
