@@ -1,6 +1,7 @@
 """Learns every night from questions of one's own use: prepare → train from the champion → judge → promote, or say why not."""
 
 import asyncio
+import json
 import shutil
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import from_settings, load, with_home
 from nbrl.tasks.tracking.promote import promote, show_champion
+
+PROMOTED = "promoted"  # in the folder of a night whose policy became the champion
 
 
 class NightlyOrder(ClosedModel):
@@ -109,7 +112,7 @@ async def nightly(order: NightlyOrder) -> NightReport:
         scratch = begun.with_suffix(".new")
         scratch.write_text(start.model_dump_json())
         scratch.replace(begun)
-        report = await _trained(settings, report, start, folder / "questions", order.home, storage, config)
+        report = await _trained(settings, report, start, folder, order.home, storage, config)
     folder.mkdir(parents=True, exist_ok=True)
     folder.joinpath("report.json").write_text(report.model_dump_json(indent=1))
     folder.joinpath("report.md").write_text(report.markdown())
@@ -141,7 +144,7 @@ async def _trained(
     settings: NightlySettings,
     report: NightReport,
     begun: NightStart,
-    questions: Path,
+    folder: Path,
     home: str,
     storage: Storage,
     config: RunConfig,
@@ -149,7 +152,7 @@ async def _trained(
     """Train from the champion on the questions of the night, and promote what is better than it, and than one promoted since."""
     run = f"{settings.name}-{report.night}"
     with ExitStack() as stack:
-        start, began_with = await asyncio.to_thread(_start, stack, settings, run, questions, home, storage, begun)
+        start, began_with = await asyncio.to_thread(_start, stack, settings, run, folder / "questions", home, storage, begun)
         report = report.model_copy(update={"run": run, "began_with": began_with})
         try:
             await training.train.fn(start, run)
@@ -162,17 +165,20 @@ async def _trained(
         return report
     judged = updates_of(await asyncio.to_thread(checkpoint, storage, run, None))
     if now is not None and (now.run, now.updates) == (run, judged):  # this night was done before
-        return await _promoted(report, storage, now, config)
+        return await _promoted(report, folder, storage, now, config)
+    if await asyncio.to_thread((folder / PROMOTED).exists):
+        return report.model_copy(update={"reasons": ("it was promoted before, and another policy has taken its place since",)})
     if now is not None and (now.run, now.updates) != (begun.champion, begun.updates):
         try:
             await asyncio.to_thread(check_better, storage, run, None, settings.margin)
         except (NoGainError, ConfigError) as error:
             return report.model_copy(update={"reasons": (str(error),)})
-    return await _promoted(report, storage, await asyncio.to_thread(promote, storage, run, None), config)
+    return await _promoted(report, folder, storage, await asyncio.to_thread(promote, storage, run, None), config)
 
 
-async def _promoted(report: NightReport, storage: Storage, champion: Champion, config: RunConfig) -> NightReport:
-    """Return the report of a night whose policy is the champion, which MLflow is to show, too."""
+async def _promoted(report: NightReport, folder: Path, storage: Storage, champion: Champion, config: RunConfig) -> NightReport:
+    """Return the report of a night whose policy is the champion, which MLflow is to show, too, and note that for good."""
+    await asyncio.to_thread((folder / PROMOTED).touch)
     try:
         shown = await asyncio.to_thread(show_champion, storage, champion, config.tracking, Home(config.home))
     except ServerError as error:
@@ -184,10 +190,10 @@ def _start(
     stack: ExitStack, settings: NightlySettings, run: str, questions: Path, home: str, storage: Storage, begun: NightStart
 ) -> tuple[Prepared, str]:
     """Return the training of a night from the champion, whose files stay until the stack ends, and what it begins with."""
-    overrides = [*settings.settings, f"environments.{settings.environment}.train={questions / 'train.parquet'}"]
+    overrides = [*settings.settings, f"environments.{settings.environment}.train={json.dumps(str(questions / 'train.parquet'))}"]
     began_with = "the policy of the recipe"
     if begun.champion:
         policy = stack.enter_context(checkpoint_folder(storage, Path(home), begun.champion, begun.updates))
-        overrides.append(f"policy.path={policy}")
+        overrides.append(f"policy.path={json.dumps(str(policy))}")
         began_with = f"the champion, run `{begun.champion}` after {begun.updates} updates"
     return prepared(settings.recipe, with_home(home, overrides), "train", run), began_with

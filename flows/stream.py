@@ -21,7 +21,7 @@ from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.rollout.chunks import attempts_in
 from nbrl.tasks.rollout.plan import RoundPlan
-from nbrl.tasks.rollout.stream import GroupInFlight
+from nbrl.tasks.rollout.stream import GroupInFlight, within
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.runs.writer import Writer
@@ -127,6 +127,7 @@ class Stream:
             services.config.sampling,
             services.config.engine,
             routed=services.config.update.router_replay,
+            mixed=streamed.rule_of(services.config).mixed,
         )
         opened = services.streaming_runners.stream(
             lambda: services.engines.addresses(self._version),
@@ -145,7 +146,8 @@ class Stream:
         index, damaged = await asyncio.to_thread(attempts_in, services.storage, keys)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
-        kept = index.filter(pc.not_equal(index["status"], Status.FAILED))  # those that failed are run again
+        # Those that failed are run again, and so are those that more updates came into than may.
+        kept = within(index.filter(pc.not_equal(index["status"], Status.FAILED)), streamed.rule_of(services.config).mixed)
         services.finished.note(kept)
         await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(kept["part"].to_pylist()))
 

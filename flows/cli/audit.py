@@ -39,7 +39,7 @@ def audit(
     ] = None,
     most_gb: Annotated[
         float | None,
-        typer.Option("--most-gb", min=0, help="gigabytes that are fetched from an address at most", show_default="20"),
+        typer.Option("--most-gb", min=0, help="gigabytes that a published run may have", show_default="20"),
     ] = None,
     tracking: Annotated[bool, typer.Option(help="compare what MLflow has with the records")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
@@ -63,6 +63,8 @@ def audit(
             raise typer.BadParameter(f"it has no effect on a published run, which {run} is; leave it out", param_hint=idle)
         audit_published(run, home, replay, signed_by, most_gb, as_json, set_, trust)
         return
+    if "/" in run:  # no run has such a name
+        raise typer.BadParameter(f"there is no folder {run}, and it is no address of a web server", param_hint="RUN")
     for value, option in ((signed_by, "--signed-by"), (most_gb, "--most-gb")):
         if value is not None:
             raise typer.BadParameter(f"{run} is a run, and {option} is for a published one", param_hint=option)

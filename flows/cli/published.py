@@ -75,7 +75,7 @@ def audit_published(
     """Verify a published run; exit code 1 and all contradictions if it is not what its records say."""
     from nbrl.infra.errors import StorageError
     from nbrl.tasks.audit.audit import Audit
-    from nbrl.tasks.bundle.contents import read_contents
+    from nbrl.tasks.bundle.contents import check_size, read_contents
     from nbrl.tasks.bundle.download import download, is_address
     from nbrl.tasks.bundle.signature import is_signed
     from nbrl.tasks.bundle.verify import check_bundle, check_rest, claims
@@ -83,16 +83,16 @@ def audit_published(
     from nbrl.tasks.runs.recipes import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
 
+    most_gb = MOST_GB if most_gb is None else most_gb
     with ExitStack() as stack:
         folder = Path(where)
         if is_address(where):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbrl-published-"))) / "run"
             with err.status(f"fetching {where}"):
-                contents = download(where, folder, MOST_GB if most_gb is None else most_gb)
-        elif most_gb is not None:
-            raise ConfigError(f"--most-gb bounds what is fetched from an address, and {where} is a folder; leave it out")
+                contents = download(where, folder, most_gb)
         else:
             contents = read_contents(folder)
+            check_size(where, contents, most_gb)
         status = stack.enter_context(err.status("comparing digests"))
         try:
             storage = check_bundle(folder, contents, signed_by)

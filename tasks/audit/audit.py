@@ -55,11 +55,16 @@ class Audit:
     def contradictions(self, tracking: Tracking | None = None, replayed: int | None = None) -> Iterator[Contradiction]:
         """Yield all contradictions, those of the first iteration first.
 
-        With `tracking` MLflow is compared; with `replayed` the update of that iteration, counted from 1, is done again. Raises
-        ConfigError if it cannot be.
+        With `tracking` MLflow is compared; with `replayed` the update of that iteration, counted from 1, is done again, unless
+        something contradicts the records. Raises ConfigError if it cannot be.
         """
+        sound = True
         with self._sessions:
-            yield from self._all(tracking, replayed)
+            for each in self._all(tracking, replayed):
+                sound = False
+                yield each
+        if replayed is not None and sound:
+            yield from self._named("replay", self._replay(replayed), ())
 
     @property
     def sessions(self) -> Replayed:
@@ -83,8 +88,6 @@ class Audit:
         yield from self._named("checkpoints", self._newest())
         if tracking is not None:
             yield from self._named("MLflow", check_tracking(tracking, self._run, self.records, self._storage.settings.option), ())
-        if replayed is not None:
-            yield from self._named("replay", self._replay(replayed), ())
 
     def _named(self, where: str, check: Iterator[str], unfit: tuple[type[Exception], ...] = UNFIT) -> Iterator[Contradiction]:
         """Yield the contradictions of a check; what is lost or damaged is one, and ends the check.
@@ -138,16 +141,17 @@ class Audit:
         yield from check_update(self._storage, self._config, self._run, record, policy, staleness)
 
     def _evaluations(self) -> Iterator[Contradiction]:
-        policies = {
-            policy.digest: policy for policy in (policy_after(self._run, []), *(record.policy for record in self.records))
-        }
+        made = (policy_after(self._run, []), *(record.policy for record in self.records))
         names = sorted({key.split("/")[3] for key in self._storage.list(self._run.layout.evaluations)})
         for name in names:
             if not (name.isascii() and name.isdecimal()):
                 yield Contradiction("evaluations", f"{name!r} is no number of updates")
                 continue
             updates = int(name)
-            where = f"evaluation after {updates} updates"
+            where, policies = (
+                f"evaluation after {updates} updates",
+                {each.digest: each for each in made if each.updates == updates},
+            )
             self._progress(where)
             results: list[NodeResult] = []
             yield from self._named(where, self._into(results, self._run.layout.evaluation(updates)))

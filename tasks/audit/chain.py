@@ -12,7 +12,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.audit.recompute import close, rescored, same, sampled_from
+from nbrl.tasks.audit.recompute import check_classes, close, rescored, same, sampled_from
 from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
@@ -138,12 +138,12 @@ def _few(points: Sequence[tuple[int, float]]) -> str:
 def check_evaluation(
     storage: Storage, config: RunConfig, run: Run, result: NodeResult, policies: dict[str, Weights], sessions: SessionReplay
 ) -> Iterator[str]:
-    """Yield contradictions of one evaluation. `policies` are those that the run's iterations sampled from or made, by digest;
+    """Yield contradictions of one evaluation. `policies` are those of its number of updates that the run has had, by digest;
     `sessions` plays those of its trajectories again.
     """
     policy = policies.get(result.inputs[0])
     if policy is None:
-        yield "it evaluated weights that no iteration of this run made"
+        yield "it evaluated weights that the run never had after so many updates"
         return
     artifact = result.artifact
     sampled, *_ = filter(is_trajectories, artifact.parts)
@@ -162,6 +162,7 @@ def check_evaluation(
         yield str(error)
     yield from sessions.contradictions(rows, from_table(trajectories))
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
+    check_classes(questions, config)
     again = rescored(storage, config.reward, trajectories, questions, rewards, config.agent.credit)
     if again.lost:
         yield again.lost

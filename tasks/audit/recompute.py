@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 
 from nbrl.agent.settings import Credit
 from nbrl.agent.trajectory import SAMPLED, from_table
+from nbrl.infra.parse import json_value
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.audit.stream import check_admitted, check_streamed
 from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.branches import branch_of
 from nbrl.tasks.metrics import reduce
@@ -26,6 +28,7 @@ from nbrl.tasks.nodes.streamed import next_position, rule_of, stream_rows
 from nbrl.tasks.nodes.update import advantage_table, kept_rows, reward_table
 from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
+from nbrl.tasks.reward.rules.rule import OF_CLASSES
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.branches import branch_rows, candidates_of, chosen
@@ -63,6 +66,21 @@ def rescored(
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
     again = score_table(rows, settings, credit)
     return Rescored(_with_faults(again, list(unscored.values())), lost)
+
+
+def check_classes(questions: pa.Table, config: RunConfig) -> None:
+    """Raises BrokenInvariantError unless the settings name each class by which a question is scored, with its settings: nothing
+    else of a stranger's table may choose what is called.
+    """
+    named = [(each.place, each.settings) for each in config.environments.values() if isinstance(each, OwnEnvironment)]
+    for rule, reference in zip(questions["rule"].to_pylist(), questions["reference"].to_pylist(), strict=True):
+        if rule in OF_CLASSES:
+            found = json_value(reference)
+            if (found["place"], found["settings"]) not in named:
+                raise BrokenInvariantError(
+                    f"a question is scored by {str(found['place'])[:80]!r}, which is no class that the settings name, with these "
+                    "settings"
+                )
 
 
 def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
@@ -147,6 +165,7 @@ class Recompute:
             yield from (where + words for words in self._sampled(prompts, trajectories))
             made = record.rounds[number].trajectories
             yield from (where + words for words in check_index(self._storage, made, trajectories))
+            check_classes(prompts, self._config)
             credit = self._config.agent.credit
             again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards, credit)
             if again.lost:

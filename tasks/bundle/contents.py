@@ -28,7 +28,7 @@ LARGEST_LIST = 64 << 20  # bytes of the list itself
 MOST_FILES, LONGEST_PATH, DEEPEST = 1_000_000, 400, 16
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@=+-]{0,199}")  # of a part of a path
 VERSION = r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,199}$"
-BLOCK = 1 << 20
+BLOCK, GIGABYTE = 1 << 20, 1_000_000_000
 
 
 class ListedFile(ClosedModel):
@@ -108,6 +108,13 @@ def read_contents(folder: Path) -> FileList:
         raise ConfigError(f"{folder} holds no published run: it has no {CONTENTS}")
     with path.open("rb") as file:
         return parsed(file.read(LARGEST_LIST + 1), str(path))
+
+
+def check_size(where: str, contents: FileList, most_gb: float) -> None:
+    """Raises ConfigError where the listed files have more gigabytes together."""
+    size = sum(each.size for each in contents.files.values())
+    if size > most_gb * GIGABYTE:
+        raise ConfigError(f"{where} has {size / GIGABYTE:.1f} GB, and --most-gb allows {most_gb:g}; raise it if you want so many")
 
 
 def check_files(folder: Path, contents: FileList) -> None:

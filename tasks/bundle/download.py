@@ -9,13 +9,12 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from nbrl.infra.errors import DamagedError, InfraError, shortened
-from nbrl.tasks.bundle.contents import CONTENTS, LARGEST_LIST, SIGNATURE, FileList, ListedFile, parsed
+from nbrl.tasks.bundle.contents import CONTENTS, LARGEST_LIST, SIGNATURE, FileList, ListedFile, check_size, parsed
 from nbrl.tasks.bundle.signature import LARGEST
 from nbrl.tasks.errors import ConfigError
 
 AT_ONCE, TIMEOUT_S = 8, 60.0
 SLOWEST = 50_000  # bytes a second, of all files together
-GIGABYTE = 1_000_000_000
 
 
 def is_address(text: str) -> bool:
@@ -34,16 +33,12 @@ def download(address: str, folder: Path, most_gb: float) -> FileList:
         text = _fetched(client, f"{base}/{CONTENTS}", LARGEST_LIST)
         assert text is not None
         contents = parsed(text, f"{base}/{CONTENTS}")
-        size = sum(each.size for each in contents.files.values())
-        if size > most_gb * GIGABYTE:
-            raise ConfigError(
-                f"{base} has {size / GIGABYTE:.1f} GB, and --most-gb allows {most_gb:g}; raise it, or fetch the folder yourself"
-            )
+        check_size(base, contents, most_gb)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONTENTS).write_bytes(text)
         if (signature := _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
             (folder / SIGNATURE).write_bytes(signature)
-        until = time.monotonic() + TIMEOUT_S + size / SLOWEST
+        until = time.monotonic() + TIMEOUT_S + sum(each.size for each in contents.files.values()) / SLOWEST
         threads = ThreadPoolExecutor(AT_ONCE)
         try:
             list(threads.map(lambda item: _file(client, base, folder, until, *item), sorted(contents.files.items())))

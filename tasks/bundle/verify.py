@@ -8,7 +8,7 @@ from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.sessions import Replayed
 from nbrl.tasks.bundle.card import card
-from nbrl.tasks.bundle.contents import CARD, CURVE, LOCK_FILES, LOCKS, STORAGE, WEIGHTS, FileList, Parts, check_files
+from nbrl.tasks.bundle.contents import CARD, CURVE, LOCK_FILES, LOCKS, PLAIN, STORAGE, WEIGHTS, FileList, Parts, check_files
 from nbrl.tasks.bundle.signature import check_signature
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import JUDGEMENTS, RUNS
@@ -37,12 +37,12 @@ def check_bundle(folder: Path, contents: FileList, signed_by: Path | None) -> St
     """
     if signed_by is not None:
         check_signature(folder, signed_by)
-    check_files(folder, contents)
     mine = tuple(f"{STORAGE}/{place}/" for place in (f"{RUNS}/{contents.run}", JUDGEMENTS))
     foreign = [path for path in contents.files if path not in BESIDE and not path.startswith((*mine, f"{WEIGHTS}/"))]
     foreign += [path for path in contents.files if path.startswith(mine) and not path.endswith(OF_RUN) and DATA not in path]
     if foreign:
         raise ConfigError(f"{folder} holds {foreign[0]}, which is not of the run {contents.run!r} that it names")
+    check_files(folder, contents)
     return Storage(StorageSettings(root=str(folder / STORAGE)))
 
 
@@ -59,6 +59,10 @@ def check_rest(
 ) -> Iterator[str]:
     """Yield the contradictions of what lies beside the run's own files: the list's number of updates, weights, and model card."""
     newest, parts = records[-1], weights_in(contents)
+    for what, word in (("name", run.name), ("recipe", run.recipe), ("weights", newest.weights)):  # which the card quotes
+        if not PLAIN.fullmatch(word):
+            yield f"its {what} {word[:80]!r} is no plain word"
+            return
     if contents.updates != max(record.updates for record in records):
         yield f"the list says that there were {contents.updates} updates, and the records say {newest.updates}"
     if parts == "weights":

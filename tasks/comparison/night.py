@@ -15,7 +15,7 @@ class NightlySettings(ClosedModel):
     """The settings of nightly trainings. An unknown key is an error."""
 
     name: str = Field(pattern=NAME, description="what its runs and folders are named after, beside the date")
-    recipe: str = Field(description="recipe of the training: a name, or a path relative to this file")
+    recipe: str = Field(max_length=255, description="recipe of the training: a name, or a path relative to this file")
     environment: str = Field(description="the recipe's environment whose training questions are the prepared ones")
     prepare: Path = Field(
         description="YAML file of a preparation, as for `nbrl prepare`, relative to this file: among its sources what "

@@ -80,7 +80,7 @@ class RoundPlan:
     What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
     well. `trained` is the share of the training that is done, for a simulated search, and None in an evaluation. With `direct`
     the model answers at once, without a notebook; `max_steps` is the most that an episode may take, if any. With `routed` the
-    experts of all tokens are recorded.
+    experts of all tokens are recorded. `mixed` is how many updates may come in the middle of a trajectory, None for any number.
     """
 
     chunks: str
@@ -91,3 +91,4 @@ class RoundPlan:
     direct: bool = False
     max_steps: int | None = None
     routed: bool = False
+    mixed: int | None = None

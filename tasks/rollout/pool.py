@@ -168,7 +168,7 @@ class RunnerPool:
         plan's folders is not looked for. Else it is as `run`.
         """
         name = uuid.uuid4().hex
-        await queue_answer(self._queue.open.remote(name, None, list(engines()), False))
+        await queue_answer(self._queue.open.remote(name, None, list(engines()), False, plan.mixed))
 
         async def notice() -> None:
             while True:

@@ -40,7 +40,8 @@ class QueuedRound:
     """A round of `count` rows, or without a number one that goes on and on: those that came, by id; each is waiting, held by a
     runner, doubtful or finished.
 
-    With `resumed`, what an earlier process left is on storage, so that rows are doubtful as they come. While it is `paused`,
+    A trajectory with more than `mixed` updates in its middle, if that is a number, does not count: its row is run again. With
+    `resumed`, what an earlier process left is on storage, so that rows are doubtful as they come. While it is `paused`,
     runners get no row.
     """
 
@@ -48,6 +49,7 @@ class QueuedRound:
     count: int | None
     engines: Sequence[EngineAddress]
     resumed: bool
+    mixed: int | None = None
     rows: dict[str, Row] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)

@@ -95,6 +95,16 @@ def groups_in(table: pa.Table) -> list[GroupInFlight]:
     return [GroupInFlight(**row) for row in table.to_pylist()]
 
 
+def within(index: pa.Table, mixed: int | None) -> pa.Table:
+    """Return the rows of an index whose trajectories have at most `mixed` updates between the oldest and the newest weights that
+    sampled them; all of them for None.
+    """
+    if mixed is None:
+        return index
+    ages = [sorted(map(int, versions)) for versions in index["versions"].to_pylist()]
+    return index.filter(pa.array([not each or each[-1] - each[0] <= mixed for each in ages], pa.bool_()))
+
+
 def stream_ages(index: pa.Table, updates: int) -> dict[str, float]:
     """Return mean age and shares by age of the sampled tokens, and the share of trajectories that several weights sampled.
 

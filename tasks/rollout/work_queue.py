@@ -14,6 +14,7 @@ from nbrl.agent.trajectory import Status
 from nbrl.tasks.rollout.chunks import SCHEMA, finished_of
 from nbrl.tasks.rollout.plan import EngineAddress
 from nbrl.tasks.rollout.queued_round import Assignment, QueuedRound, QueueStatus, Row
+from nbrl.tasks.rollout.stream import within
 
 SIGN_S = 2.0  # a runner asks at least so often, with work or without
 SILENT_S = 30.0  # without a sign a runner counts as gone, long before Ray finds that out
@@ -32,9 +33,11 @@ class WorkQueue:
         self._told: set[int] = set()
         self._restarts = 0
 
-    async def open(self, name: str, count: int | None, engines: Sequence[EngineAddress], resumed: bool) -> None:
+    async def open(
+        self, name: str, count: int | None, engines: Sequence[EngineAddress], resumed: bool, mixed: int | None = None
+    ) -> None:
         """Begin a round in place of the one before. With `resumed`, chunks are there, which are looked through first."""
-        self._round = QueuedRound(name, count, engines, resumed)
+        self._round = QueuedRound(name, count, engines, resumed, mixed)
         self._signs = dict.fromkeys(self._signs.keys() - self._silent, self._clock())
         self._change()
 
@@ -102,7 +105,12 @@ class WorkQueue:
             again = [each not in self._round.rows or each in self._round.finished for each in index["id"].to_pylist()]
             self._round.found += [index.filter(pa.array(again, pa.bool_()))] if any(again) else []
         self._note(index.filter(pa.array(counts, pa.bool_())))
-        return set(index["id"].to_pylist()) - self._round.finished
+        skipped = set(index["id"].to_pylist()) - self._round.finished
+        if back := sorted(held & skipped):
+            held -= skipped
+            self._round.waiting[:0] = back
+            self._change()
+        return skipped
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
         """Settle doubtful rows by what was found on storage; the others are run."""
@@ -191,6 +199,7 @@ class WorkQueue:
 
     def _note(self, index: pa.Table) -> None:
         current = self._round
+        index = within(index, current.mixed)
         open_ids = current.rows.keys() - current.finished
         new = [place for place, each in enumerate(index["id"].to_pylist()) if each in open_ids]
         if not new:

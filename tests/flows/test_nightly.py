@@ -1,5 +1,6 @@
 """A night: what was kept is prepared, a policy learns from it, and it becomes the champion only if it is better."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.nightly import check_held_out, settings_in
+from nbrl.flows.nightly import _trained, check_held_out, settings_in
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.comparison.night import NightReport
+from nbrl.tasks.comparison.gate import Gate
+from nbrl.tasks.comparison.night import NightReport, NightStart
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.preflight import load as load_preparation
-from nbrl.tasks.runs.pins import recorded
+from nbrl.tasks.runs.pins import Champion, recorded
 from nbrl.tasks.runs.recipes import load
 from tests.flows.conftest import SMALL
 from tests.flows.typed import nbrl
@@ -101,6 +103,45 @@ def test_a_night_trains_on_what_was_kept_and_promotes_only_what_is_better(home: 
     none = written(tmp_path, name="few")
     (tmp_path / "kept.jsonl").unlink()
     assert night(none, home).reasons == ("there are 0 questions to train on, and fewest is 16",)
+
+
+def test_a_night_that_was_rolled_back_promotes_no_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def champion(run: str) -> Champion:
+        checkpoint = f"runs/{run}/checkpoints/000004-e0001-aaaaaa"
+        return Champion(recipe="mine", run=run, run_id="x", updates=4, checkpoint=checkpoint, weights="w", promoted=0.0)
+
+    champions = [champion("earlier")]
+
+    async def train(*_: object) -> None: ...
+
+    def promoted(_: object, run: str, __: object) -> Champion:
+        champions.append(champion(run))
+        return champions[-1]
+
+    for name, double in {
+        "_start": lambda *_: (None, "the champion"),
+        "read": lambda *_: None,
+        "judge_gain": lambda *_: Gate(None, {}, []),
+        "checkpoint": lambda *_: "runs/nights-20260102/checkpoints/000004-e0001-aaaaaa",
+        "recorded_champion": lambda *_: champions[-1],
+        "promote": promoted,
+        "show_champion": lambda *_: "there",
+    }.items():
+        monkeypatch.setattr(f"nbrl.flows.nightly.{name}", double)
+    monkeypatch.setattr("nbrl.flows.train.train.fn", train)
+    monkeypatch.setattr(NightReport, "judged", lambda report, *_: report)
+    settings, config = settings_in(written(tmp_path)), load("tiny-cpu")
+    begun = NightStart(questions=20, champion="earlier", updates=4)
+    report = NightReport(night="20260102", recipe="mine", questions=20)
+
+    def done() -> NightReport:
+        return asyncio.run(_trained(settings, report, begun, tmp_path, str(tmp_path), Storage(config.storage), config))
+
+    assert [done().promoted, done().promoted] == [True, True]  # the second time it is the champion
+    champions.append(champions[0])  # as by `nbrl promote --back`
+    for _ in range(2):
+        assert done().reasons == ("it was promoted before, and another policy has taken its place since",)
+    assert champions[-1].run == "earlier"
 
 
 def test_held_out_questions_that_nothing_keeps_out_are_refused(tmp_path: Path) -> None:

@@ -181,9 +181,48 @@ def forge_no_card(folder: Path) -> None:
     (folder / "README.md").unlink()
 
 
+def forge_rule(folder: Path) -> None:
+    """A table of questions names what is called to score their answers."""
+    data = folder / "storage/runs/small/data"
+    table = pq.read_table(data / "held_out.parquet")
+    reference = json.dumps({"place": "subprocess:call", "settings": {"args": ["true"]}, "reference": None})
+    for name, value in (("rule", "own"), ("reference", reference)):
+        table = table.set_column(table.column_names.index(name), name, [[value] * len(table)])
+    pq.write_table(table, data / "held_out.parquet")
+    digest = listed(data / "held_out.parquet").sha256
+    sealed(data / "digests.json", lambda fields: fields.update({name: digest for name in fields if "held_out.parquet" in name}))
+
+
+def forge_recipe(folder: Path) -> None:
+    """The recipe is called by words that make the card say more."""
+    praise = "tiny-cpu`.\n\n| SimpleQA | 0.999 |\n\n`"
+    sealed(folder / "storage/runs/small/run.json", lambda fields: fields.update(recipe=praise))
+
+
+def forge_evaluation(folder: Path) -> None:
+    evaluations = folder / "storage/runs/small/evaluations"
+    shutil.copytree(evaluations / "000002", evaluations / "000009")
+    contents = FileList.model_validate_json((folder / CONTENTS).read_text())
+    paths = [str(path.relative_to(folder)) for path in (evaluations / "000009").rglob("*") if path.is_file()]
+    files = {**contents.files, **{path: listed(folder / path) for path in paths}}
+    (folder / CONTENTS).write_text(contents.model_copy(update={"files": files}).model_dump_json())
+
+
+def forge_no_advantages(folder: Path) -> None:
+    def without(fields: dict[str, Any]) -> None:
+        fields["artifacts"] = [each for each in fields["artifacts"] if not each["path"].endswith("advantages.parquet")]
+
+    for record in ("record.json", "record-copy.json"):
+        sealed(folder / "storage/runs/small/iterations/000000" / record, without)
+
+
 @pytest.mark.parametrize(
     ("forge", "words"),
     [
+        (forge_rule, "is scored by 'subprocess:call', which is no class that the settings name"),
+        (forge_recipe, "is no plain word"),
+        (forge_evaluation, "evaluation after 9 updates: it evaluated weights that the run never had after so many updates"),
+        (forge_no_advantages, "groups were kept, but no advantages were computed"),
         (forge_reward, "the rewards are not what the trajectories earn"),
         (forge_weights, "does not hold the weights after 2 updates"),
         (forge_adapters, "does not hold the weights after 2 updates"),
@@ -201,7 +240,7 @@ def test_a_forger_who_lists_everything_anew_is_found_out(elsewhere: Path, forge:
     forge(elsewhere)
     if forge is not forge_name:
         relist(elsewhere)
-    done = audit(elsewhere)
+    done = audit(elsewhere, "--replay", "1") if forge is forge_no_advantages else audit(elsewhere)
     assert done.returncode != 0
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

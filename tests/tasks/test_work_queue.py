@@ -312,3 +312,32 @@ def test_a_pause_waits_for_what_has_begun_and_lets_nothing_begin(monkeypatch: py
         assert await taken(queue, 0) == ["1", "2"]
 
     asyncio.run(scenario())
+
+
+def test_a_trajectory_with_more_updates_in_its_middle_than_may_be_is_run_again() -> None:
+    def sampled(part: str, number: str, *versions: str) -> pa.Table:
+        made = index(part, number)
+        return made.set_column(made.column_names.index("versions"), "versions", pa.array([versions], pa.list_(pa.string())))
+
+    async def scenario() -> None:
+        clock = Clock()
+        queue = WorkQueue(clock)
+        for number in range(2):
+            await queue.register_runner(number, f"life {number}")
+        await queue.open("r", None, [], False, 0)
+        await queue.add("r", rows(2))
+        assert await taken(queue, 0, free=1) == ["0"]
+        assert await taken(queue, 1, free=1) == ["1"]
+        assert await queue.finish("r", 1, "life 1", sampled("a", "1", "0", "1")) == {"1"}  # it still had the row
+        assert await taken(queue, 1, free=1) == ["1"]
+        await queue.finish("r", 1, "life 1", sampled("b", "1", "1"))
+        clock.now = SILENT_S + 1
+        await queue.take("r", 1, "life 1", 0)
+        await queue.look()  # 0 gave no sign, and loses the row
+        assert await queue.finish("r", 0, "life 0", sampled("c", "0", "0", "1")) == {"0"}
+        await queue.settle("r", ["0"], sampled("c", "0", "0", "1"))
+        assert await taken(queue, 1) == ["0"]
+        await queue.finish("r", 1, "life 1", sampled("d", "0", "1"))
+        assert (await queue.news("r"))["part"].to_pylist() == ["b", "d"]
+
+    asyncio.run(scenario())

@@ -120,9 +120,14 @@ def bounded(score: Any) -> float:
 
 @cache
 def own_tasks(place: str, settings: str) -> Any:
-    """Return an environment of one's own."""
+    """Return an environment of one's own. Raises TypeError if there is something else at the place."""
+    from nbrl.tasks.own import Tasks
+
     module, _, name = place.partition(":")
-    return vars(importlib.import_module(module))[name](**json.loads(settings))
+    kind = vars(importlib.import_module(module))[name]
+    if not (isinstance(kind, type) and issubclass(kind, Tasks)):
+        raise TypeError(f"{place} is no subclass of nbrl.tasks.own.Tasks or World")
+    return kind(**json.loads(settings))
 
 
 def own(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +277,7 @@ def confine(cpu: float) -> None:
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     # The kernel ends at the hard limit what could ignore the soft one.
-    for what, limit in {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: math.ceil(cpu), resource.RLIMIT_FSIZE: 0}.items():
+    for what, limit in {resource.RLIMIT_CPU: math.ceil(cpu), resource.RLIMIT_FSIZE: 0}.items():
         resource.setrlimit(what, (limit, limit))
 
 
@@ -286,6 +291,7 @@ def main(rule: str, cpu: float, wall: float) -> None:
         sys.exit("it runs in a sandbox alone, where it may end every other process")
     # No child can then reach into the memory and the files of this process, or of the one that makes its comparison.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # of what makes the comparisons' tasks too, and of each child
     prepare(rule)
     print("ready", file=results, flush=True)
     for line in sys.stdin.buffer:

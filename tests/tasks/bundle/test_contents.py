@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
-from nbrl.tasks.bundle.contents import CONTENTS, FileList, ListedFile, check_files, listed, merkle_root, parsed, root_of
+from nbrl.tasks.bundle.contents import (
+    CONTENTS,
+    FileList,
+    ListedFile,
+    check_files,
+    check_size,
+    listed,
+    merkle_root,
+    parsed,
+    root_of,
+)
 from nbrl.tasks.bundle.contents import read_contents as read
 from nbrl.tasks.errors import ConfigError
 
@@ -133,6 +143,14 @@ def test_a_list_that_names_a_path_elsewhere_is_refused(tmp_path: Path, path: str
 def test_what_is_no_list_is_refused(text: bytes, words: str) -> None:
     with pytest.raises(DamagedError, match=words):
         parsed(text, "the list")
+
+
+def test_more_gigabytes_than_are_allowed_are_not_read() -> None:
+    files = {"storage/huge.parquet": ListedFile(size=21_000_000_000, sha256="0" * 64)}
+    contents = FileList(run="r", version="1", commit="", packages={}, updates=1, files=files, root="0" * 64)
+    check_size("p", contents, 21)
+    with pytest.raises(ConfigError, match=r"p has 21\.0 GB, and --most-gb allows 20"):
+        check_size("p", contents, 20)
 
 
 def test_a_root_of_other_files_is_refused(tmp_path: Path) -> None:
