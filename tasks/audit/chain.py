@@ -12,7 +12,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.audit.recompute import check_classes, close, rescored, same, sampled_from
+from nbrl.tasks.audit.recompute import close, rescored, same, sampled_from
 from nbrl.tasks.audit.sessions import SessionReplay
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
@@ -162,8 +162,7 @@ def check_evaluation(
         yield str(error)
     yield from sessions.contradictions(rows, from_table(trajectories))
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
-    check_classes(questions, config)
-    again = rescored(storage, config.reward, trajectories, questions, rewards, config.agent.credit)
+    again = rescored(storage, config, trajectories, questions, rewards)
     if again.lost:
         yield again.lost
     elif not same(rewards, again.rewards):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.agent.settings import Credit
 from nbrl.agent.trajectory import SAMPLED, from_table
 from nbrl.infra.parse import json_value
 from nbrl.infra.parts import DIGEST, PART, ROW
@@ -30,7 +29,6 @@ from nbrl.tasks.recorded.store import ids_in, used_after
 from nbrl.tasks.reward.judge.graded import recorded
 from nbrl.tasks.reward.rules.rule import OF_CLASSES
 from nbrl.tasks.reward.score import score_table
-from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.branches import branch_rows, candidates_of, chosen
 from nbrl.tasks.rollout.chunks import index_of
 from nbrl.tasks.rollout.stream import groups_in, table_of
@@ -52,19 +50,16 @@ class Rescored(NamedTuple):
     lost: str
 
 
-def rescored(
-    storage: Storage,
-    settings: RewardSettings,
-    trajectories: pa.Table,
-    prompts: pa.Table,
-    rewards: pa.Table,
-    credit: Credit | None = None,
-) -> Rescored:
-    """Return the rewards of the trajectories. No model is asked: its grades are read, and where it gave none `rewards` say so."""
+def rescored(storage: Storage, config: RunConfig, trajectories: pa.Table, prompts: pa.Table, rewards: pa.Table) -> Rescored:
+    """Return the rewards of the trajectories. No model is asked: its grades are read, and where it gave none `rewards` say so.
+
+    Raises BrokenInvariantError if a question would be scored by a class that the settings do not name.
+    """
+    check_classes(prompts, config)
     unscored = {row["trajectory"]: row["unscored"] for row in rewards.select(["trajectory", "unscored"]).to_pylist()}
-    rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
+    rows, gone = recorded(with_references(trajectories, prompts), unscored, config.reward.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
-    again = score_table(rows, settings, credit)
+    again = score_table(rows, config.reward, config.agent.credit)
     return Rescored(_with_faults(again, list(unscored.values())), lost)
 
 
@@ -165,9 +160,7 @@ class Recompute:
             yield from (where + words for words in self._sampled(prompts, trajectories))
             made = record.rounds[number].trajectories
             yield from (where + words for words in check_index(self._storage, made, trajectories))
-            check_classes(prompts, self._config)
-            credit = self._config.agent.credit
-            again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards, credit)
+            again = rescored(self._storage, self._config, trajectories, prompts, rewards)
             if again.lost:
                 yield f"{where}{again.lost}"
             elif not same(rewards, again.rewards):
@@ -258,7 +251,7 @@ class Recompute:
         return [row for row in planned if row["id"] in names]
 
     def _advantages(self, rewards: list[pa.Table], selections: list[pa.Table]) -> Iterator[str]:
-        table = next((artifact for artifact in self._record.artifacts if artifact.path.endswith("/advantages.parquet")), None)
+        table = self._record.advantages
         rows = kept_rows(rewards, selections)
         if table is None:
             if rows:

@@ -48,15 +48,14 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
             f"the update of iteration {record.iteration + 1} cannot be done again: the checkpoint that it starts from was "
             "deleted, or what is needed to make its optimiser state again"
         )
-    advantages = next((artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet")), None)
-    if advantages is None:
+    if record.advantages is None:
         yield f"the record of iteration {record.iteration + 1} names no advantages from which its update was made"
         return
     trajectories = [round_.trajectories for round_ in record.rounds]
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
         repeats = since_state(storage, config, run, before)
-        order = make_order(config, scope, advantages, trajectories, staleness, repeats, taught_in(record))
+        order = make_order(config, scope, record.advantages, trajectories, staleness, repeats, taught_in(record))
         copy = _inputs_of(storage, order, Path(scratch))
         with _teacher(config, storage, run) as teacher:
             said = asyncio.run(_update(config, run, order, copy, Path(scratch) / "train", teacher))

@@ -28,6 +28,7 @@ LARGEST_LIST = 64 << 20  # bytes of the list itself
 MOST_FILES, LONGEST_PATH, DEEPEST = 1_000_000, 400, 16
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@=+-]{0,199}")  # of a part of a path
 VERSION = r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,199}$"
+TEXTS = (".json", ".md")
 BLOCK, GIGABYTE = 1 << 20, 1_000_000_000
 
 
@@ -52,6 +53,11 @@ class FileList(ClosedModel):
     updates: int = Field(ge=0, le=1 << 40)
     files: dict[str, ListedFile] = Field(max_length=MOST_FILES)
     root: str = Field(pattern="^[0-9a-f]{64}$")
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files together."""
+        return sum(each.size for each in self.files.values())
 
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
@@ -111,10 +117,13 @@ def read_contents(folder: Path) -> FileList:
 
 
 def check_size(where: str, contents: FileList, most_gb: float) -> None:
-    """Raises ConfigError where the listed files have more gigabytes together."""
-    size = sum(each.size for each in contents.files.values())
-    if size > most_gb * GIGABYTE:
-        raise ConfigError(f"{where} has {size / GIGABYTE:.1f} GB, and --most-gb allows {most_gb:g}; raise it if you want so many")
+    """Raises ConfigError where the listed files have more gigabytes together, DamagedError where a text has more than one can."""
+    if contents.size > most_gb * GIGABYTE:
+        shown = f"{contents.size / GIGABYTE:.1f}"
+        raise ConfigError(f"{where} has {shown} GB, and --most-gb allows {most_gb:g}; raise it if you want so many")
+    for path, each in contents.files.items():  # which are read whole
+        if path.endswith(TEXTS) and each.size > LARGEST_LIST:
+            raise DamagedError(f"{path} of {where} has more than {LARGEST_LIST >> 20} MB, and is no text of a published run")
 
 
 def check_files(folder: Path, contents: FileList) -> None:

@@ -38,7 +38,7 @@ def download(address: str, folder: Path, most_gb: float) -> FileList:
         (folder / CONTENTS).write_bytes(text)
         if (signature := _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
             (folder / SIGNATURE).write_bytes(signature)
-        until = time.monotonic() + TIMEOUT_S + sum(each.size for each in contents.files.values()) / SLOWEST
+        until = time.monotonic() + TIMEOUT_S + contents.size / SLOWEST
         threads = ThreadPoolExecutor(AT_ONCE)
         try:
             list(threads.map(lambda item: _file(client, base, folder, until, *item), sorted(contents.files.items())))

@@ -17,7 +17,7 @@ from nbrl.tasks.nodes.reward import over_parts
 from nbrl.tasks.nodes.rollout import check_failures, rollout_metrics, task_rows
 from nbrl.tasks.rollout.chunks import copied
 from nbrl.tasks.rollout.finished import group_of
-from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, consecutive, groups_in, stream_ages, table_of
+from nbrl.tasks.rollout.stream import GroupInFlight, StreamRule, consecutive, groups_in, stream_ages, table_of, updates_within
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -127,12 +127,9 @@ def check_begun(index: pa.Table, begun: Mapping[str, int], updates: int, mixed: 
     those after `updates` updates, with at most `mixed` updates in the middle of a trajectory, if that is a number.
     """
     for name, versions in zip(index["id"].to_pylist(), index["versions"].to_pylist(), strict=True):
-        first, ages = begun[group_of(name)], sorted(map(int, versions))
-        if mixed is not None and ages and ages[-1] - ages[0] > mixed:
-            raise BrokenInvariantError(
-                f"{name} was sampled from weights {ages[0]} to {ages[-1]}, and pipeline.mixed allows {mixed} updates in its "
-                "middle"
-            )
+        first, came = begun[group_of(name)], updates_within(versions)
+        if mixed is not None and came > mixed:
+            raise BrokenInvariantError(f"{came} updates came in the middle of {name}, and pipeline.mixed allows {mixed}")
         if wrong := [version for version in versions if not first <= int(version) <= updates]:
             raise BrokenInvariantError(
                 f"an action of {name} was sampled from weights {wrong[0]!r}, where weights {first} to {updates} were published"

@@ -101,8 +101,13 @@ def within(index: pa.Table, mixed: int | None) -> pa.Table:
     """
     if mixed is None:
         return index
-    ages = [sorted(map(int, versions)) for versions in index["versions"].to_pylist()]
-    return index.filter(pa.array([not each or each[-1] - each[0] <= mixed for each in ages], pa.bool_()))
+    return index.filter(pa.array([updates_within(each) <= mixed for each in index["versions"].to_pylist()], pa.bool_()))
+
+
+def updates_within(versions: Sequence[str]) -> int:
+    """Return how many updates came in the middle of a trajectory that these weights sampled."""
+    ages = [int(version) for version in versions]
+    return max(ages, default=0) - min(ages, default=0)
 
 
 def stream_ages(index: pa.Table, updates: int) -> dict[str, float]:

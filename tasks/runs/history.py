@@ -82,6 +82,11 @@ class Record(BaseModel):
         return [artifact for artifact in self.artifacts if artifact.path.rpartition("/")[2] in (RETIRED, PASS_RATES, IN_FLIGHT)]
 
     @property
+    def advantages(self) -> Artifact | None:
+        """Return what the update learned from, if anything was."""
+        return next((artifact for artifact in self.artifacts if artifact.path.endswith("/advantages.parquet")), None)
+
+    @property
     def after(self) -> Position:
         """Return where the prompts of the next iteration begin."""
         asked = self.asked

@@ -58,17 +58,16 @@ def since_state(storage: Storage, config: RunConfig, run: Run, weights: Weights)
     while weights.checkpoint and not has_state(storage, weights.checkpoint):
         number = made_in(storage, run, weights.updates)
         record, before = read_record(storage, run, number), _policy_after(storage, run, number)
-        if record is None or record.checkpoint != weights.checkpoint:
+        if record is None or record.checkpoint != weights.checkpoint or record.advantages is None:
             raise DamagedError(
                 f"{storage.uri(weights.checkpoint)} has no state to go on from, and no record of its update, which could be "
                 "repeated; bring them back from a copy"
             )
         sampler = _policy_after(storage, run, max(0, number - config.pipeline.lag))
         scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch=record.epoch, iteration=number, weights=before)
-        advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
         trajectories = [round_.trajectories for round_ in record.rounds]
         stale = before.updates - sampler.updates
-        order = make_order(config, scope, advantages, trajectories, stale, taught=taught_in(record))
+        order = make_order(config, scope, record.advantages, trajectories, stale, taught=taught_in(record))
         orders.append(order.model_copy(update={"checkpoint_out": record.checkpoint}))
         weights = before
     return orders[::-1]

@@ -1,15 +1,21 @@
 """What is damaged in a run is a contradiction that its audit names, and never the end of the audit."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.audit.chain import check_update
+from nbrl.tasks.audit.recompute import check_classes
+from nbrl.tasks.environments.kinds.own import SHIPPED
+from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.kept import UNFIT
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
@@ -89,3 +95,24 @@ def test_a_record_whose_rounds_are_not_whole_is_named(storage: Storage, run: Run
     storage.write_json(key, fields)
     assert read_record(storage, run, 1) is not None
     assert any(where == "iteration 2" and "its files do not fit together" in what for where, what in found(storage, run))
+
+
+@pytest.mark.parametrize(
+    ("rule", "reference"),
+    [
+        ("own", '{"place": "subprocess:call", "settings": {}, "reference": null}'),
+        ("world", '{"place": "os:getcwd", "settings": {}, "reference": null}'),
+        ("own", f'{{"place": "{SHIPPED}shop:Shop", "settings": {{"size": 1}}, "reference": null}}'),
+        ("own", '{"place": {"a": 1}, "settings": []}'),
+        ("own", "{}"),
+        ("own", ""),
+        ("world", "[" * 100_000),
+    ],
+)
+def test_a_table_of_questions_chooses_no_class_beside_those_of_the_settings(rule: str, reference: str) -> None:
+    named = {"kind": "own", "place": f"{SHIPPED}shop:Shop", "settings": {}}
+    config = load("tiny-cpu", [f"environments.shop={json.dumps(named)}"])
+    known = json.dumps({**{name: named[name] for name in ("place", "settings")}, "reference": 1})
+    check_classes(pa.table({"rule": ["world", "qa", None], "reference": [known, "", None]}), config)
+    with pytest.raises((BrokenInvariantError, *UNFIT)):
+        check_classes(pa.table({"rule": [rule], "reference": [reference]}), config)

@@ -151,6 +151,9 @@ def test_more_gigabytes_than_are_allowed_are_not_read() -> None:
     check_size("p", contents, 21)
     with pytest.raises(ConfigError, match=r"p has 21\.0 GB, and --most-gb allows 20"):
         check_size("p", contents, 20)
+    card = {"README.md": ListedFile(size=65 << 20, sha256="0" * 64)}
+    with pytest.raises(DamagedError, match=r"README\.md of p has more than 64 MB"):
+        check_size("p", contents.model_copy(update={"files": card}), 20)
 
 
 def test_a_root_of_other_files_is_refused(tmp_path: Path) -> None:

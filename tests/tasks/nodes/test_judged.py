@@ -110,9 +110,9 @@ def test_too_many_without_a_grade_stop_the_run_and_the_next_start_asks_only_for_
 
 def again(made: Services, prompts: Artifact, trajectories: Artifact, done: Artifact) -> tuple[bool, str]:
     """Whether the audit finds the recorded rewards, and what is gone."""
-    rewards, settings = made.storage.read_table(done.path), made.config.reward
+    rewards = made.storage.read_table(done.path)
     tables = [made.storage.read_table(each.path) for each in (trajectories, prompts)]
-    found = rescored(made.storage, settings, tables[0], tables[1], rewards)
+    found = rescored(made.storage, made.config, tables[0], tables[1], rewards)
     return same(rewards, found.rewards), found.lost
 
 
