@@ -8,10 +8,8 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from prefect import flow
 
-from nbrl.agent.trajectory import Status
 from nbrl.flows.pipeline import Ahead, CollectedBatch, learn
 from nbrl.tasks.layout.stages import is_chunk
 from nbrl.tasks.nodes import streamed
@@ -21,7 +19,7 @@ from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.rollout.chunks import attempts_in
 from nbrl.tasks.rollout.plan import RoundPlan
-from nbrl.tasks.rollout.stream import GroupInFlight, within
+from nbrl.tasks.rollout.stream import GroupInFlight, usable_attempts
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.runs.writer import Writer
@@ -120,7 +118,7 @@ class Stream:
         """Find what earlier processes left, and let runners have rows from now on."""
         services, stage = self._services, scope.run_layout.stream(scope.epoch)
         await services.serve(scope)
-        await self._find(scope)
+        await self._find(scope, start)
         plan = RoundPlan(
             stage.round(0).chunks(""),
             (),
@@ -139,15 +137,18 @@ class Stream:
         self._rows = await self._ends.enter_async_context(opened)
         return self._rows
 
-    async def _find(self, scope: Scope) -> None:
+    async def _find(self, scope: Scope, start: Position) -> None:
         """Note the trajectories in the chunks of earlier processes, and delete the chunks without one that counts."""
-        services = self._services
+        services, before = self._services, await streamed.admit.found(self._services, scope, start)
         keys = [key for key in await asyncio.to_thread(services.storage.list, scope.run_layout.stream().folder) if is_chunk(key)]
         index, damaged = await asyncio.to_thread(attempts_in, services.storage, keys)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
-        # Those that failed are run again, and so are those that more updates came into than may.
-        kept = within(index.filter(pc.not_equal(index["status"], Status.FAILED)), streamed.rule_of(services.config).mixed)
+        admitted = {}
+        if before is not None:
+            prompts = await asyncio.to_thread(services.read, before)
+            admitted = streamed.admitted_attempts(services.config, prompts)
+        kept = usable_attempts(index, streamed.rule_of(services.config).mixed, admitted)
         services.finished.note(kept)
         await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(kept["part"].to_pylist()))
 

@@ -18,12 +18,18 @@ NO_TEXT = re.compile("[\\0\ud800-\udfff]")
 SEAL = "sha256"
 
 
-def json_value(data: str | bytes) -> Any:
-    """Return the value of JSON. Raises ValueError."""
+def json_value(data: str | bytes, unique: bool = False) -> Any:
+    """Return the value of JSON, whose objects with `unique` have no key twice, else the last counts. Raises ValueError."""
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=_unique if unique else None)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 def yaml_value(text: str | bytes) -> Any:

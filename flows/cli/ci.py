@@ -44,14 +44,14 @@ def ci(
             writable(path)
     began = time.monotonic()
 
-    def report_failure(error: Exception) -> None:
-        if junit is not None:
-            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split())}", {})
+    def report_failure(error: BaseException) -> None:
+        if junit is not None:  # a stop has no words
+            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split()) or 'it was stopped'}", {})
             put(junit, report(str(recipe), time.monotonic() - began, failed))
 
     try:
         start = prepared(recipe, overrides_of(home, set_), "train")
-    except Exception as error:
+    except BaseException as error:
         report_failure(error)
         raise
     name = new_name(f"{start.config.name}-ci")
@@ -66,7 +66,7 @@ def ci(
         )
     except NothingLearnedError as error:
         test = LearningTest(False, " ".join(str(error).split()), {})
-    except Exception as error:
+    except BaseException as error:
         report_failure(error)
         raise
     else:

@@ -91,9 +91,9 @@ def parsed(text: bytes, where: str) -> FileList:
     if len(text) > LARGEST_LIST:
         raise DamagedError(f"{where} has more than {LARGEST_LIST >> 20} MB, and is no list of a published run")
     try:
-        contents = FileList.model_validate(json_value(text.decode()))
+        contents = FileList.model_validate(json_value(text.decode(), unique=True))
     except (ValidationError, ValueError, RecursionError) as error:
-        what = fault_in_words(error) if isinstance(error, ValidationError) else "it is no JSON"
+        what = fault_in_words(error) if isinstance(error, ValidationError) else "it is no JSON, or has a key twice"
         raise DamagedError(f"{where} is no list of a published run: {' '.join(what.split())[:300]}") from error
     for path in contents.files:
         parts = path.split("/")

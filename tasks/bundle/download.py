@@ -3,6 +3,7 @@
 import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -14,7 +15,7 @@ from nbrl.tasks.bundle.signature import LARGEST
 from nbrl.tasks.errors import ConfigError
 
 AT_ONCE, TIMEOUT_S = 8, 60.0
-SLOWEST = 50_000  # bytes a second, of all files together
+SLOWEST, FEWEST = 50_000, 20  # bytes and files a second, of all files together
 
 
 def is_address(text: str) -> bool:
@@ -38,7 +39,7 @@ def download(address: str, folder: Path, most_gb: float) -> FileList:
         (folder / CONTENTS).write_bytes(text)
         if (signature := _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
             (folder / SIGNATURE).write_bytes(signature)
-        until = time.monotonic() + TIMEOUT_S + contents.size / SLOWEST
+        until = time.monotonic() + TIMEOUT_S + contents.size / SLOWEST + len(contents.files) / FEWEST
         threads = ThreadPoolExecutor(AT_ONCE)
         try:
             list(threads.map(lambda item: _file(client, base, folder, until, *item), sorted(contents.files.items())))
@@ -55,7 +56,7 @@ def _file(client: httpx.Client, base: str, folder: Path, until: float, path: str
     try:
         with client.stream("GET", where) as answer, target.open("xb") as file:
             _check(answer, where)
-            for block in answer.iter_raw():
+            for block in chain([b""], answer.iter_raw()):  # an empty file has no block
                 size += len(block)
                 if time.monotonic() > until:
                     raise _too_slow(base)
@@ -90,7 +91,9 @@ def _fetched(client: httpx.Client, where: str, most: int, optional: bool = False
 
 
 def _too_slow(where: str) -> InfraError:
-    return InfraError(f"{where} takes too long: less than {SLOWEST // 1000} kB came in a second; fetch it yourself")
+    return InfraError(
+        f"{where} takes too long: less than {SLOWEST // 1000} kB and {FEWEST} files came in a second; fetch it yourself"
+    )
 
 
 def _check(answer: httpx.Response, where: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
 from nbrl.tasks.bundle.contents import (
@@ -23,11 +24,14 @@ from nbrl.tasks.bundle.contents import (
     WEIGHTS,
     FileList,
     Parts,
+    check_size,
     listed,
+    read_contents,
     root_of,
 )
 from nbrl.tasks.bundle.personal import folders_in, impersonal, personal_in
 from nbrl.tasks.bundle.signature import sign
+from nbrl.tasks.bundle.verify import check_rest
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF, RESULT
@@ -53,8 +57,8 @@ def publish_run(
     """Write the run to the folder `out`, which appears when it is complete; return its list.
 
     `parts` says whether the newest weights come along: the whole model, or what LoRA trained. With `key` the list is signed.
-    Raises ConfigError if the run has finished no iteration, if `out` exists, or if what the run recorded names folders of this
-    machine or its host, unless it is to be published `as_is`.
+    Raises ConfigError if the run has finished no iteration, if `out` exists, if no audit would take it, or if what the run
+    recorded names folders of this machine or its host, unless it is to be published `as_is`.
     """
     run = known_run(storage, name)
     count = finished_iterations(storage.list(run.layout.iterations), run.layout)
@@ -116,7 +120,19 @@ def _written(storage: Storage, run: Run, records: list[Record], folder: Path, pa
         root=root_of(files),
     )
     (folder / CONTENTS).write_text(contents.model_dump_json(indent=1))
+    _check(folder, contents, run, records, results)
     return contents
+
+
+def _check(folder: Path, contents: FileList, run: Run, records: list[Record], results: list[NodeResult]) -> None:
+    """Raises ConfigError where an audit would refuse the folder for sizes, or for words that its card quotes."""
+    try:
+        check_size(str(folder), read_contents(folder), float("inf"))
+        why = next(check_rest(folder, contents, run, records, results), "")
+    except DamagedError as error:
+        why = str(error).replace(str(folder), "it")
+    if why:
+        raise ConfigError(f"run {run.name!r} cannot be published: no audit would take it, because {why}")
 
 
 def _write_identity(storage: Storage, run: Run, target: Storage) -> None:

@@ -96,6 +96,10 @@ class NodeTask(Generic[P, T]):
 
         return cast(T, await self._timed(services, run()))
 
+    async def found(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return what the node made of these before, or None."""
+        return cast(T | None, await self._find(services, *args, **kwargs))
+
     async def here(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the node without Prefect; all else is as when it is called."""
 

@@ -54,7 +54,7 @@ def stream_rows(config: RunConfig, scope: Scope, prompts: pa.Table) -> list[dict
 @durable
 async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
     """Wait until enough groups of those in flight have finished, and return the prompts of those that are in this batch, with the
-    `parts` in which the attempts at their trajectories lie that count.
+    `parts` in which the attempts at their trajectories lie that count. Raises RolloutError where too many of those failed.
     """
     config, groups, started = services.config, await asyncio.to_thread(in_flight, services, start), time.monotonic()
     rule, questions = rule_of(config), services.reads.questions(scope.run_layout.data, "train")
@@ -72,8 +72,9 @@ async def admit(services: Services, scope: Scope, start: Position) -> Artifact:
         services.progress.advanced("admit", min(len(finished), rule.batch), rule.batch)
         await services.finished.more()
     table = prompts.filter(pa.array([position in admitted for position in prompts["position"].to_pylist()], pa.bool_()))
-    parts = [services.finished.table(names)[PART].to_pylist() for names in _names(config, table)]
-    table = table.append_column("parts", pa.array(parts, pa.list_(pa.string())))
+    attempts = [services.finished.table(names) for names in _names(config, table)]
+    check_failures(pa.concat_tables(attempts), config.rollout.failed_share)
+    table = table.append_column("parts", pa.array([each[PART].to_pylist() for each in attempts], pa.list_(pa.string())))
     path = scope.layout.round(0).prompts
     digest = await asyncio.to_thread(services.storage.write_table, path, table)
     counts = {
@@ -96,8 +97,7 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     config, layout = services.config, scope.layout.round(round_)
     table = await asyncio.to_thread(services.read, prompts)
     groups, names = table["group"].to_pylist(), _names(config, table)
-    of_trajectories = zip(names, table["parts"].to_pylist(), strict=True)
-    services.finished.choose({name: part for pairs in of_trajectories for name, part in zip(*pairs, strict=True)})
+    services.finished.choose(admitted_attempts(config, table))
     if missing := set(groups) - services.finished.oldest(groups, scope.updates).keys():
         services.progress.say(
             f"{scope.title}: {len(missing)} of the groups that it admitted are not whole, and are sampled again"
@@ -120,6 +120,12 @@ def _names(config: RunConfig, prompts: pa.Table) -> list[list[str]]:
     """Return the names of the trajectories of each prompt."""
     size = config.rollout.group_size
     return [[row["id"] for row in task_rows(prompts.slice(number, 1), size, 0)] for number in range(len(prompts))]
+
+
+def admitted_attempts(config: RunConfig, prompts: pa.Table) -> dict[str, str]:
+    """Return the part in which the attempt lies that counts, of each trajectory of what was admitted."""
+    parts = chain.from_iterable(prompts["parts"].to_pylist())
+    return dict(zip(chain.from_iterable(_names(config, prompts)), parts, strict=True))
 
 
 def check_begun(index: pa.Table, begun: Mapping[str, int], updates: int, mixed: int | None) -> None:

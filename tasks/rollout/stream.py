@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from nbrl.agent.trajectory import Status
+
 IN_FLIGHT_SCHEMA = pa.schema([("position", pa.int64()), ("updates", pa.int64())])
 
 
@@ -102,6 +104,19 @@ def within(index: pa.Table, mixed: int | None) -> pa.Table:
     if mixed is None:
         return index
     return index.filter(pa.array([updates_within(each) <= mixed for each in index["versions"].to_pylist()], pa.bool_()))
+
+
+def usable_attempts(index: pa.Table, mixed: int | None, admitted: Mapping[str, str]) -> pa.Table:
+    """Return the rows of an index that are not run again: those of `within` that did not fail, and what was `admitted`, by
+    trajectory and part.
+    """
+    rows = index.select(["id", "part", "status", "versions"]).to_pylist()
+    usable = [
+        admitted.get(row["id"]) == row["part"]
+        or (row["status"] != Status.FAILED and (mixed is None or updates_within(row["versions"]) <= mixed))
+        for row in rows
+    ]
+    return index.filter(pa.array(usable, pa.bool_()))
 
 
 def updates_within(versions: Sequence[str]) -> int:

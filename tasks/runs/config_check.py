@@ -12,7 +12,7 @@ from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.own_code import where_looked
 from nbrl.infra.storage import Storage
-from nbrl.tasks.advantage.settings import GROUP_RELATIVE, OVER_BRANCHES, WITH_CRITIC
+from nbrl.tasks.advantage.settings import GROUP_RELATIVE, OVER_BRANCHES, WITH_CRITIC, AdvantageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
@@ -262,6 +262,12 @@ def _check_training(config: RunConfig) -> None:
         raise ConfigError(
             "a teacher alone (update.loss.reward 0) takes no advantages: leave out update.critic, update.kl_in reward and "
             "advantage.per_ability, or raise update.loss.reward"
+        )
+    if teacher is not None and not teacher.reward and config.advantage != AdvantageSettings():
+        unused = ", ".join(f"advantage.{name}" for name in sorted(config.advantage.model_dump(exclude_defaults=True)))
+        raise ConfigError(
+            f"a teacher alone (update.loss.reward 0) takes no advantages, and {unused} would have no effect: leave it out, or "
+            "raise update.loss.reward"
         )
     if config.select.pools is not None and config.select.retire_at is not None:
         raise ConfigError("select.retire_at and select.pools both say what is asked again; set one of them to null")

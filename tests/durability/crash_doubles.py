@@ -161,12 +161,16 @@ class Runners:
     async def stream(
         self, engines: Callable[[], Sequence[EngineAddress]], plan: RoundPlan, found: Any, healthy: object, say: object
     ) -> AsyncIterator[DoubleStream]:
-        """One trajectory after the other, of which every fifth takes much longer, so that later ones overtake it."""
+        """One trajectory after the other, of which every fifth takes much longer, so that later ones overtake it, and by chance
+        one in ten fails.
+        """
         rows = DoubleStream()
 
         async def play(row: dict[str, Any]) -> None:
             await asyncio.sleep(self._pause_s * (40 if row["seed"] % 5 == 0 else 1))
             played = self._play(row, self._fleet.version)
+            if random.random() < 0.1:
+                played.status, played.failure = Status.FAILED, f"engine {random.random()} was away"
             found(index_of([played], *chunks.write(self._storage, plan.chunks, to_table([played]))))
 
         async def work() -> None:

@@ -1,5 +1,6 @@
 """What `nbrl ci` writes where the training does not come to its end; the training is a double."""
 
+import asyncio
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,10 +18,11 @@ from nbrl.tasks.errors import NothingLearnedError
     [
         (NothingLearnedError("no group had signal"), typer.Exit, "no group had signal"),
         (InfraError("the engine ended"), InfraError, "the training failed: the engine ended"),
+        (asyncio.CancelledError(), asyncio.CancelledError, "the training failed: it was stopped"),
     ],
 )
 def test_a_training_that_fails_leaves_a_report_without_a_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, raised: type[BaseException], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException, raised: type[BaseException], words: str
 ) -> None:
     def train(*_: object, **__: object) -> None:
         raise fault

@@ -43,7 +43,7 @@ def test_processor_time_is_that_of_the_whole_tree_and_stays_when_its_processes_h
         assert [child.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         while_it_lives = processor_seconds() - before
         child.communicate("\n")
-    # Three processes of 0.2 s, each of whose up to four counts is rounded down to a hundredth: without one of them the sum is 0.4.
+    # Three processes of 0.2 s, whose counts are rounded down to hundredths; without one of them the sum is 0.4.
     assert min(while_it_lives, processor_seconds() - before) > 0.47
 
 

@@ -4,6 +4,7 @@ import pyarrow as pa
 
 from nbrl.tasks.rollout.chunks import SCHEMA
 from nbrl.tasks.rollout.finished import FinishedGroups
+from nbrl.tasks.rollout.stream import usable_attempts
 
 
 def row(name: str, part: str, version: str, ended: float) -> pa.Table:
@@ -30,3 +31,17 @@ def test_of_two_attempts_the_first_counts_until_the_admitted_one_is_chosen() -> 
     assert finished.table(["a-0"])["part"].to_pylist() == ["new"]
     assert finished.oldest(["a"], 4) == {"a": 4}
     assert finished.keep([]) == ["new", "old"]
+
+
+def test_what_failed_or_was_sampled_from_too_many_weights_is_run_again_unless_it_was_admitted() -> None:
+    given = [
+        {"id": name, "part": f"part of {name}", "status": status, "versions": versions}
+        for name, status, versions in (
+            ("a-0", "answered", ["1", "2"]), ("a-1", "answered", ["1", "3"]), ("a-2", "failed", ["1"]),
+            ("b-0", "answered", ["1", "3"]), ("b-1", "failed", []), ("b-2", "failed", []),
+        )
+    ]  # fmt: skip
+    index = pa.Table.from_pylist(given, schema=SCHEMA)
+    admitted = {"b-0": "part of b-0", "b-1": "part of b-1", "b-2": "another part"}
+    assert usable_attempts(index, 1, admitted)["id"].to_pylist() == ["a-0", "b-0", "b-1"]
+    assert usable_attempts(index, None, {})["id"].to_pylist() == ["a-0", "a-1", "b-0"]

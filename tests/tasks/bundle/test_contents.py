@@ -136,6 +136,7 @@ def test_a_list_that_names_a_path_elsewhere_is_refused(tmp_path: Path, path: str
     [
         (b"[" * 100_000, "it is no JSON"),
         (b"\xff", "it is no JSON"),
+        (b'{"run": "a", "run": "b"}', "has a key twice"),
         (b'{"format": 2}', "is no list of a published run"),
         (b"x" * ((64 << 20) + 1), "more than 64 MB"),
     ],

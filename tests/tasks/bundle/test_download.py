@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.tasks.bundle import download as fetching
-from nbrl.tasks.bundle.contents import check_files
+from nbrl.tasks.bundle.contents import CONTENTS, FileList, ListedFile, check_files, root_of
 from nbrl.tasks.bundle.download import download
 from nbrl.tasks.errors import ConfigError
 from tests.tasks.bundle.test_contents import made
@@ -100,6 +103,17 @@ def test_a_server_that_answers_otherwise_is_refused(tmp_path: Path, kind: type[W
 def test_a_server_that_sends_its_list_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "TIMEOUT_S", 0.2)
     with web(tmp_path, Dripping) as address, pytest.raises(InfraError, match="takes too long"):
+        download(address, tmp_path / "copy", 1.0)
+
+
+def test_a_server_that_takes_long_for_every_empty_file_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{number}.json": ListedFile(size=0, sha256=sha256(b"").hexdigest()) for number in range(30)}
+    for name in files:
+        (tmp_path / name).touch()
+    contents = FileList(run="r", version="1", commit="", packages={}, updates=1, files=files, root=root_of(files))
+    (tmp_path / CONTENTS).write_text(contents.model_dump_json())
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=count(0, 10).__next__))  # ten seconds between two looks
+    with web(tmp_path) as address, pytest.raises(InfraError, match="takes too long"):
         download(address, tmp_path / "copy", 1.0)
 
 

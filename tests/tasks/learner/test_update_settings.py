@@ -61,6 +61,10 @@ def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: s
         (["advantage.estimator=gae"], "set update.critic"),
         (["update.critic.lr=1e-4"], "has no use for update.critic"),
         (["update.loss={kind: distill, teacher: t}"], "set select.drop_rate to 0"),
+        (
+            ["update.loss={kind: distill, teacher: t, reward: 0}", "select.drop_rate=0", "advantage.estimator=grpo"],
+            "advantage.estimator would have no effect",
+        ),
         (["select.pools={}", "select.retire_at=0.9"], "both say what is asked again"),
         ([*TWO_AT_ONCE, "select.pools={}"], "select.pools to null"),
         (["update.router_replay=true"], "has no experts whose choice could be replayed"),
