@@ -19,6 +19,7 @@ TOGETHER = {
     "tests/flows/test_program_training.py": "tiny engine",
     "tests/flows/test_loop.py": "trained",
     "tests/flows/test_distill.py": "trained",
+    "tests/flows/test_published.py": "trained",
     "tests/flows/test_evaluate.py": "trained",
     "tests/flows/pages/test_screenshots.py": "trained",
 }

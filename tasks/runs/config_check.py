@@ -6,24 +6,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.policy import Sampling
 from nbrl.agent.tools.exchange import WAIT_S
 from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.own_code import where_looked
 from nbrl.infra.storage import Storage
-from nbrl.tasks.advantage.settings import GROUP_RELATIVE, OVER_BRANCHES, WITH_CRITIC, AdvantageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS, OF_CLASSES, OF_SESSIONS
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.children import kernels_at_once
 from nbrl.tasks.runs.check_recorded import check_recorded
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.gpu_memory import check_devices, check_learns, check_reads
+from nbrl.tasks.runs.training_check import check_training
 
 Purpose = Literal["train", "evaluate", "evaluate a server"]
 OF_NOTEBOOKS = ("qa", "format", "execution", "length", "compat")  # settings of the reward
@@ -69,7 +67,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
         check_recorded(config)
         _check_trainable(config, contents)
         check_devices(config.update, config.ray)
-        _check_training(config)
+        check_training(config)
 
 
 def _check_storage(config: RunConfig) -> None:
@@ -230,168 +228,3 @@ def _check_weights(config: RunConfig) -> None:
                 f"environments.{name}.weight is {weight:g} of {total:g}, so that it would have less than one of {RAREST} "
                 "prompts; raise it, or set it to 0 to evaluate on it only"
             )
-
-
-def _check_training(config: RunConfig) -> None:
-    group = config.rollout.group_size
-    estimator = config.advantage.estimator
-    if group == 1 and estimator in GROUP_RELATIVE:
-        raise ConfigError(f"advantage.estimator {estimator} compares a group's trajectories: set rollout.group_size to 2 or more")
-    if group == 1 and config.select.drop_rate > 0:
-        raise ConfigError("a group of one is always all right or all wrong: set rollout.group_size to 2 or select.drop_rate to 0")
-    if config.sampling != Sampling():
-        raise ConfigError(
-            "the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's"
-        )
-    resample_to = config.select.resample_to
-    if resample_to is not None and resample_to >= group:
-        raise ConfigError(
-            f"select.resample_to is {resample_to}, but a group has only {group} trajectories; raise rollout.group_size, for "
-            f"example to {2 * resample_to}, or leave it out"
-        )
-    _check_branches(config)
-    _check_learning(config)
-    _check_lag(config)
-    teacher = config.update.teacher
-    if teacher is not None and not teacher.reward and config.select.drop_rate > 0:
-        raise ConfigError(
-            "select.drop_rate leaves out groups that are all right or all wrong, and a teacher alone (update.loss.reward 0) "
-            "teaches from them as well; set select.drop_rate to 0"
-        )
-    if teacher is not None and not teacher.reward and config.learner_estimates:
-        raise ConfigError(
-            "a teacher alone (update.loss.reward 0) takes no advantages: leave out update.critic, update.kl_in reward and "
-            "advantage.per_ability, or raise update.loss.reward"
-        )
-    if teacher is not None and not teacher.reward and config.advantage != AdvantageSettings():
-        unused = ", ".join(f"advantage.{name}" for name in sorted(config.advantage.model_dump(exclude_defaults=True)))
-        raise ConfigError(
-            f"a teacher alone (update.loss.reward 0) takes no advantages, and {unused} would have no effect: leave it out, or "
-            "raise update.loss.reward"
-        )
-    if config.select.pools is not None and config.select.retire_at is not None:
-        raise ConfigError("select.retire_at and select.pools both say what is asked again; set one of them to null")
-    horizon = config.rollout.horizon
-    if horizon is not None and horizon.steps[-1] != config.agent.max_steps:
-        raise ConfigError(
-            f"rollout.horizon.steps ends with {horizon.steps[-1]}, but agent.max_steps is {config.agent.max_steps}; the last "
-            "phase must have the steps of evaluations"
-        )
-
-
-def _check_branches(config: RunConfig) -> None:
-    estimator, branched = config.advantage.estimator, config.rollout.branch is not None
-    if branched and estimator not in OVER_BRANCHES:
-        usable = " or ".join(OVER_BRANCHES)
-        raise ConfigError(f"rollout.branch needs advantage.estimator {usable}, and not {estimator}; set one of them")
-    if estimator in OVER_BRANCHES and not branched:
-        raise ConfigError(f"advantage.estimator {estimator} needs branches; set rollout.branch, or take another estimator")
-    if not branched:
-        return
-    if config.agent.kind == "program" or config.recorded is not None:
-        what = "agent.kind program" if config.agent.kind == "program" else "an environment of the kind recorded"
-        raise ConfigError(f"rollout.branch plays cells again, and with {what} there are none; leave it out")
-    for setting, used in (
-        ("select.resample_to", config.select.resample_to is not None),
-        ("advantage.per_ability", config.advantage.per_ability),
-        ("update.kl_in_reward", config.update.kl_in_reward),
-    ):
-        if used:
-            raise ConfigError(f"{setting} is for whole trajectories, and rollout.branch makes parts; leave out one of both")
-
-
-def _check_lag(config: RunConfig) -> None:
-    lag, uncorrected, keep_last = config.pipeline.lag, config.pipeline.uncorrected, config.checkpoints.keep_last
-    corrected = config.update.tis is not None or config.update.old == "engine"
-    if lag and not corrected and not uncorrected:
-        raise ConfigError(
-            f"pipeline.lag {lag} learns from what older weights sampled, and nothing corrects for it; set update.tis.kind, for "
-            "example to mask_tokens, or update.loss.old to engine"
-        )
-    if config.pipeline.stream:
-        _check_stream(config)
-    if lag > 1 and not config.publishes_adapters and not config.pipeline.stream:
-        raise ConfigError(
-            f"pipeline.lag is {lag}, so that {lag} batches are sampled at once, each from weights of its own, and engines have "
-            "one set of complete weights; set update.lora.publish to adapter, of which they serve several, pipeline.stream to "
-            "true, or pipeline.lag to 1"
-        )
-    if (lag > 1 or config.pipeline.stream) and (
-        config.select.max_rounds > 1 or config.select.retire_at is not None or config.select.pools is not None
-    ):
-        rule = "select.retire_at" if config.select.pools is None else "select.pools"
-        what = "select.max_rounds to 1" if config.select.max_rounds > 1 else f"{rule} to null"
-        cause = "pipeline.stream is true" if config.pipeline.stream else f"pipeline.lag is {lag}"
-        raise ConfigError(
-            f"{cause}, so that a batch begins before it is known where the one before it ends; set {what}, or "
-            f"{'pipeline.stream to false' if config.pipeline.stream else 'pipeline.lag to 1'}"
-        )
-    if config.update.old == "interpolated" and not lag:
-        raise ConfigError(
-            "update.loss.old interpolated goes by the age of the weights that sampled, and pipeline.lag is 0; set "
-            "update.loss.old to trainer or engine"
-        )
-    if uncorrected and corrected:
-        raise ConfigError("pipeline.uncorrected is true, but update.tis or update.loss.old corrects; set it to false")
-    if keep_last is not None and keep_last <= lag:
-        raise ConfigError(
-            f"checkpoints.keep_last is {keep_last}, but after a kill a run with pipeline.lag {lag} needs {lag + 1}; raise it"
-        )
-
-
-def _check_stream(config: RunConfig) -> None:
-    pipeline, prompts = config.pipeline, config.rollout.prompts
-    if not prompts <= config.groups_in_flight <= pipeline.lag * prompts:
-        raise ConfigError(
-            f"pipeline.in_flight is {config.groups_in_flight}, where a batch has {prompts} groups and pipeline.lag is "
-            f"{pipeline.lag}; set it from {prompts} to {pipeline.lag * prompts}, or leave it out"
-        )
-    if pipeline.mixed is not None and pipeline.mixed >= pipeline.lag:
-        raise ConfigError(
-            f"pipeline.mixed is {pipeline.mixed}, and no more than pipeline.lag {pipeline.lag} updates come in the middle of a "
-            "trajectory that is learned from; set it below, or leave it out"
-        )
-    if pipeline.mixed and config.publishes_adapters:
-        raise ConfigError(
-            f"pipeline.mixed is {pipeline.mixed}, and with update.lora.publish adapter a trajectory keeps the weights that it "
-            "began with; leave it out"
-        )
-    if pipeline.admit == "finish" and config.publishes_adapters:
-        raise ConfigError(
-            "pipeline.admit finish lets trajectories become older than pipeline.lag, and engines keep no adapter so old; set "
-            "pipeline.admit to quota, or update.lora.publish to merged"
-        )
-    search = config.rollout.tools.search
-    for setting, value in (
-        ("rollout.branch", config.rollout.branch),
-        ("rollout.horizon", config.rollout.horizon),
-        ("rollout.tools.search.kind simulated", isinstance(search, SimulatedSearch) or None),
-    ):
-        if value is not None:
-            raise ConfigError(f"{setting} goes by batches, and pipeline.stream has none while it samples; leave out one of both")
-    if config.update.old == "interpolated":
-        raise ConfigError(
-            "update.loss.old interpolated goes by one age of a whole batch, and with pipeline.stream its actions have several; "
-            "set update.loss.old to engine or trainer"
-        )
-
-
-def _check_learning(config: RunConfig) -> None:
-    update, estimator = config.update, config.advantage.estimator
-    if config.advantage.with_critic and update.critic is None:
-        raise ConfigError(f"advantage.estimator {estimator} needs values: set update.critic, for example update.critic.lr=1e-5")
-    if update.critic is not None and not config.advantage.with_critic:
-        raise ConfigError(
-            f"advantage.estimator {estimator} has no use for update.critic; leave it out, or use {' or '.join(WITH_CRITIC)}"
-        )
-    if isinstance(update.loss, RatioLoss) and update.steps_per_batch == 1 and update.loss.old == "trainer":
-        raise ConfigError(
-            f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step per batch the ratio is 1; raise "
-            "update.minibatches or update.epochs, set update.loss.old to engine, or use policy_gradient"
-        )
-    trajectories = config.rollout.prompts * (config.select.resample_to or config.rollout.group_size)
-    if update.minibatches > trajectories:
-        raise ConfigError(
-            f"update.minibatches is {update.minibatches} but a batch has only {trajectories} trajectories; lower it or raise "
-            "rollout.prompts"
-        )
