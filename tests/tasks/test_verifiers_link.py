@@ -37,7 +37,7 @@ HANGS = "def reply(r): time.sleep(1000)"
 DIES = "def reply(r): print('out of memory', flush=True); os._exit(3)"
 ENDLESS = "def reply(r):\n    while True: os.write(out, b'[' * 65536)"
 NO_SUCH = "dumps = json.dumps\njson.dumps = lambda said: dumps({'id': said['id'], 'refused': 'no such'})"
-OTHERS = "def reply(r): return {'id': 999, 'ok': 5}"
+OTHERS = "def reply(r): return {'id': r['id'] if r['do'] == 'ping' else 999, 'ok': 5}"
 
 
 @pytest.fixture
