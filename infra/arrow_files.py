@@ -1,21 +1,22 @@
-"""Reads tables of Parquet and of Arrow that may be hostile: of plain types, whole, and not larger than memory.
+"""Reads tables of Parquet and of Arrow that may be hostile: of plain types, whole, and not larger than memory. Sizes that a file
+names bound nothing, nor does its own size: one read from a path has a limit, and audits limit all that they read.
 
 Ray registers a type of Arrow's whose values are pickles, and reading them would run what they name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from nbrl.infra.process.memory import memory_limited
 
 MOST_ROWS = 20_000_000
 LARGEST = 4 << 30  # bytes of a table in memory, and of a file
+BUFFERS = 512 << 20  # bytes that reading takes besides
 BATCH = 256 << 20  # bytes, about, of the rows that are unpacked at once
 
 
@@ -25,8 +26,13 @@ class UnfitTableError(ValueError):
 
 def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table, or some of its columns, where no name is there twice. Raises UnfitTableError, and what pyarrow raises."""
-    if isinstance(source, Path) and source.stat().st_size > LARGEST:
-        raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
+    if not isinstance(source, Path):
+        return _bounded(lambda: _parquet(source, columns))
+    with _limited(source):
+        return _bounded(lambda: _parquet(source, columns))
+
+
+def _parquet(source: Path | IO[bytes], columns: Sequence[str] | None) -> pa.Table:
     with pq.ParquetFile(source) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
         check_plain(schema)
@@ -34,12 +40,12 @@ def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None)
             raise UnfitTableError(f"it has {rows} rows, where {MOST_ROWS} are allowed")
         if columns is not None:
             columns = [name for name in columns if name in schema.names]
-        value = _largest_value(file.metadata)
-        if rows * value * max(1, file.metadata.num_columns) <= LARGEST:
+        row = _largest_value(file.metadata) * max(1, file.metadata.num_columns)
+        if rows * row <= LARGEST:
             return file.read(columns=columns)
         # A value that is once in a file may be in each row: so not all are unpacked at once.
         batches, size = list[pa.RecordBatch](), 0
-        for batch in file.iter_batches(batch_size=min(rows, max(16, BATCH // value)), columns=columns):
+        for batch in file.iter_batches(batch_size=min(rows, max(1, BATCH // row)), columns=columns):
             batches.append(batch)
             size += batch.nbytes
             if size > LARGEST:
@@ -51,8 +57,11 @@ def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None)
 
 def read_ipc(path: Path) -> pa.Table:
     """Return the table of a stream, as datasets writes it, or of a file of Feather. Raises as `read_parquet`."""
-    if path.stat().st_size > LARGEST:
-        raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
+    with _limited(path):
+        return _bounded(lambda: _ipc(path))
+
+
+def _ipc(path: Path) -> pa.Table:
     with pa.memory_map(str(path)) as source:
         try:
             table = pa.ipc.open_stream(source).read_all()
@@ -61,6 +70,22 @@ def read_ipc(path: Path) -> pa.Table:
         check_plain(table.schema)
         table.validate(full=True)  # offsets that lead out of the file would end this process
         return table
+
+
+@contextmanager
+def _limited(path: Path) -> Iterator[None]:
+    """Limit the memory of what the body makes of a file that comes from elsewhere, and may lie about its sizes."""
+    if path.stat().st_size > LARGEST:
+        raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
+    with memory_limited(LARGEST + BUFFERS):
+        yield
+
+
+def _bounded(read: Callable[[], pa.Table]) -> pa.Table:
+    try:
+        return read()
+    except MemoryError as error:
+        raise UnfitTableError("it takes more memory than it may") from error
 
 
 def check_plain(schema: pa.Schema) -> None:

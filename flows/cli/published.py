@@ -2,7 +2,8 @@
 
 import json
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,11 +106,12 @@ def audit_published(
             _check_workers(config, trust)
             config = _with_policy(config, of_run)
         checked = Audit(storage, config, of_run, status.update, with_checkpoints=False)
-        found = [" ".join(f"{each.where}: {each.what}".split()) for each in checked.contradictions(None, replay)]
-        if checked.records:
-            found += check_rest(folder, contents, of_run, checked.records, checked.evaluations)
-        else:
-            found.append("records: there is none")
+        with _within_free_memory():
+            found = [" ".join(f"{each.where}: {each.what}".split()) for each in checked.contradictions(None, replay)]
+            if checked.records:
+                found += check_rest(folder, contents, of_run, checked.records, checked.evaluations)
+            else:
+                found.append("records: there is none")
         signed = is_signed(folder)
     counts = len(checked.evaluations)
     rows = [] if found else list(claims(contents, config, signed, signed_by, checked.records, counts, checked.sessions, replay))
@@ -125,6 +127,23 @@ def audit_published(
             out.print(f"the published run {contents.run} is what its records say", highlight=False, markup=False)
     if found:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _within_free_memory() -> Iterator[None]:
+    """Leave half of the free memory to others, however large what a stranger wrote becomes. Raises ConfigError."""
+    from nbrl.infra.process.memory import free_memory, memory_limited
+    from nbrl.tasks.errors import ConfigError
+
+    most = free_memory() // 2
+    try:
+        with memory_limited(most):
+            yield
+    except MemoryError as error:
+        raise ConfigError(
+            f"the audit takes more than {most / (1 << 30):.1f} GB of memory, half of what is free here: run it where "
+            "there is more, if you expect so large a run"
+        ) from error
 
 
 def _at_home(config: "RunConfig", home: str) -> "RunConfig":

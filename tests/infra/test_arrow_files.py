@@ -93,6 +93,25 @@ def test_a_table_larger_than_memory_is_refused_before_it_is_there(tmp_path: Path
             read(tmp_path / "x.parquet")
 
 
+@pytest.mark.attack(
+    tried="A few kilobytes of Parquet whose one row, or whose many columns, hold the same long text again and again",
+    wall="what is read from a path, and an audit as a whole, may take so much memory and no more",
+    effect="one sentence",
+)
+@pytest.mark.parametrize("shape", ["one row", "many columns"])
+def test_a_table_larger_than_its_sizes_say_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), ["x" * 1_000_000])
+    columns = {"a": pa.ListArray.from_arrays(pa.array([0, 1500], pa.int32()), long)}
+    if shape == "many columns":
+        columns = {str(number): long.slice(0, 60) for number in range(30)}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet", compression="zstd", store_schema=False, write_statistics=False)
+    assert (tmp_path / "x.parquet").stat().st_size < 500_000
+    monkeypatch.setattr(arrow_files, "LARGEST", 1 << 28)
+    with pytest.raises(UnfitTableError, match=r"more memory than it may|GB of memory"):
+        read_parquet(tmp_path / "x.parquet")
+    assert len(bytearray(1 << 30)) == 1 << 30, "it holds for the table alone"
+
+
 def test_a_table_that_is_unpacked_in_parts_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"a": [str(n) for n in range(1000)], "b": [[n, None] for n in range(1000)], "c": [None] * 1000})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=300)
