@@ -3,13 +3,16 @@
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nbrl.flows.cli.stored import Home, Recipe, Set, overrides_of
 from nbrl.flows.cli.train import train_run
 from nbrl.flows.display.terminal import out, say
+
+if TYPE_CHECKING:
+    from nbrl.tasks.comparison.learned import LearningTest
 
 
 def ci(
@@ -31,63 +34,39 @@ def ci(
     Its held-out questions are asked before the first update and after the last; the gain is that on the same questions.
     """
     from nbrl.flows.display.saved import put, writable
-    from nbrl.infra.storage import Storage
-    from nbrl.tasks.comparison.compare import compare, sides_of
-    from nbrl.tasks.comparison.learned import LearningTest, judged
+    from nbrl.tasks.comparison.learned import LearningTest
     from nbrl.tasks.comparison.learned import junit as report
-    from nbrl.tasks.errors import NothingLearnedError
     from nbrl.tasks.runs.preflight import prepared
     from nbrl.tasks.runs.run import new_name
 
     for path in (junit, picture):
         if path is not None:
             writable(path)
-    began = time.monotonic()
+    began, written, sides = time.monotonic(), list[Path](), list[Any]()
 
-    def report_failure(error: BaseException) -> None:
-        if junit is not None:  # a stop has no words
-            failed = LearningTest(False, f"the training failed: {' '.join(str(error).split()) or 'it was stopped'}", {})
-            put(junit, report(str(recipe), time.monotonic() - began, failed))
+    def seconds() -> float:
+        return round(time.monotonic() - began, 1)
+
+    def write_report(test: "LearningTest") -> None:
+        if junit is not None:
+            put(junit, report(str(recipe), seconds(), test))
+            written.append(junit)
 
     try:
         start = prepared(recipe, overrides_of(home, set_), "train")
-    except BaseException as error:
-        report_failure(error)
+        name = new_name(f"{start.config.name}-ci")
+        test, sides = _trained(start, name, margin, expect, as_json)
+    except BaseException as error:  # a stop has no words
+        write_report(LearningTest(False, f"the training failed: {_in_one_line(error) or 'it was stopped'}", {}))
         raise
-    name = new_name(f"{start.config.name}-ci")
-
-    def prepare() -> tuple[Any, str]:
-        return start, name
-
-    sides: list[Any] = []
-    try:
-        train_run(
-            prepare, lambda run: f"`nbrl ci` begins again; `nbrl resume {run}` continues the training", False, quiet=as_json
-        )
-    except NothingLearnedError as error:
-        test = LearningTest(False, " ".join(str(error).split()), {})
-    except BaseException as error:
-        report_failure(error)
-        raise
-    else:
-        comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))
-        before, after = (side.final.estimate.value for side in comparison.sides)
-        gain, sides = comparison.pairs[0].difference, list(comparison.sides[1:])
-        assert gain is not None  # a run asks the same questions before and after
-        test = judged(before, after, gain, margin, expect)
-    seconds, written = time.monotonic() - began, list[Path]()
-    if junit is not None:
-        put(junit, report(start.config.name, seconds, test))
-        written.append(junit)
+    write_report(test)
     if picture is not None and sides:
         from nbrl.tasks.comparison.page import draw
 
         put(picture, draw(sides))
         written.append(picture)
     if as_json:
-        print(
-            json.dumps({"run": name, "passed": test.passed, "reason": test.reason, "seconds": round(seconds, 1), **test.figures})
-        )
+        print(json.dumps({"run": name, "passed": test.passed, "reason": test.reason, "seconds": seconds(), **test.figures}))
     elif test.passed:
         out.print(f"{start.config.name} learns: {test.reason}", markup=False, highlight=False)
     for target in () if as_json else written:
@@ -95,3 +74,28 @@ def ci(
     if not test.passed:
         say(f"{start.config.name} does not learn enough: {test.reason}", "red")
         raise typer.Exit(1)
+
+
+def _trained(start: Any, name: str, margin: float, expect: float | None, quiet: bool) -> tuple["LearningTest", list[Any]]:
+    """Train, and return the judgement and the side whose curve a picture shows, none where nothing was learned."""
+    from nbrl.infra.storage import Storage
+    from nbrl.tasks.comparison.compare import compare, sides_of
+    from nbrl.tasks.comparison.learned import LearningTest, judged
+    from nbrl.tasks.errors import NothingLearnedError
+
+    def how_to_continue(run: str) -> str:
+        return f"`nbrl ci` begins again; `nbrl resume {run}` continues the training"
+
+    try:
+        train_run(lambda: (start, name), how_to_continue, take_over=False, quiet=quiet)
+    except NothingLearnedError as error:
+        return LearningTest(False, _in_one_line(error), {}), []
+    comparison = compare(sides_of(Storage(start.config.storage), [f"{name}@0", name]))
+    before, after = (side.final.estimate.value for side in comparison.sides)
+    gain = comparison.pairs[0].difference
+    assert gain is not None  # a run asks the same questions before and after
+    return judged(before, after, gain, margin, expect), list(comparison.sides[1:])
+
+
+def _in_one_line(error: BaseException) -> str:
+    return "; ".join(" ".join(line.split()).rstrip(".;:") for line in str(error).splitlines())

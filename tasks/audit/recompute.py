@@ -36,8 +36,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position, Record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.judge import RETIRED_SCHEMA as RETIRED_SCHEMA
-from nbrl.tasks.selection.judge import retired
+from nbrl.tasks.selection.judge import RETIRED_SCHEMA, retired
 from nbrl.tasks.selection.pools import PASS_RATES_SCHEMA, rated
 
 CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
@@ -130,6 +129,9 @@ class Recompute:
     def contradictions(self) -> Iterator[str]:
         """Yield one phrase for each node whose result is not what its inputs give."""
         record, count = self._record, self._config.rollout.prompts
+        if not record.rounds:
+            yield "its record names no round of rollouts"
+            return
         cursor, asked = self._start
         before = None if asked is None else self._storage.read_table(asked.path, asked.digest)
         tables = [self._read_all(round_) for round_ in record.rounds]
@@ -137,7 +139,8 @@ class Recompute:
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            if wrong := self._sizes(prompts, trajectories):  # before as much is drawn as a stranger may have written
+            # Before as much is drawn as a stranger may have written.
+            if wrong := self._sizes(prompts, trajectories, rewards, selection):
                 yield f"{where}{wrong}"
                 return
             if self._config.recorded is not None:
@@ -182,14 +185,24 @@ class Recompute:
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
 
-    def _sizes(self, prompts: pa.Table, trajectories: pa.Table) -> str:
-        """Return what is wrong with the numbers of prompts and trajectories, by the settings; empty if nothing is."""
+    def _sizes(self, prompts: pa.Table, trajectories: pa.Table, rewards: pa.Table, selection: pa.Table) -> str:
+        """Return what is wrong with the numbers of rows, by the settings and by each other; empty if nothing is."""
         config, record = self._config, self._record
         count, size = config.rollout.prompts, config.rollout.group_size
         if len(prompts) < count or (len(prompts) > count and not config.pipeline.stream):
             return f"there are {len(prompts)} prompts, and rollout.prompts is {count}"
         if len(trajectories) < len(prompts) * size:
             return f"there are {len(trajectories)} trajectories of {len(prompts)} prompts, and rollout.group_size is {size}"
+        if len(trajectories) > len(prompts) * size and config.rollout.branch is None:
+            return f"there are {len(trajectories)} trajectories of {len(prompts)} prompts, and rollout.group_size is {size}"
+        for what, table, name, most in (
+            ("prompts", prompts, "group", len(prompts)),
+            ("trajectories", trajectories, "id", len(trajectories)),
+            ("rewards", rewards, "trajectory", len(trajectories)),
+            ("judgements", selection, "group", len(prompts)),
+        ):  # few bytes can be many rows that are alike
+            if len(table) > most or pc.count_distinct(table[name]).as_py() < len(table):
+                return f"there are {len(table)} {what} of {len(prompts)} prompts, or one of them twice"
         if config.pipeline.stream and (flying := len(self._read(record.asked[0]))) < config.groups_in_flight:
             return f"there are {flying} groups in flight, and pipeline.in_flight is {config.groups_in_flight}"
         return ""

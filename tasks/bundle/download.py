@@ -1,11 +1,12 @@
 """Fetches a published run from a web address: its list first, then what that names, each file with the size that it says."""
 
+import asyncio
 import hashlib
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
@@ -20,83 +21,107 @@ SLOWEST, FEWEST = 50_000, 20  # bytes and files a second, of all files together
 
 def is_address(text: str) -> bool:
     """Return whether a text names a place on the web."""
-    return urlsplit(text).scheme in ("http", "https")
+    return text.startswith(("http://", "https://"))
 
 
 def download(address: str, folder: Path, most_gb: float) -> FileList:
-    """Fetch a published run into a new folder and return its list. No redirect is followed to another host.
+    """Fetch a published run into a new folder and return its list. No redirect is followed.
 
     Raises ConfigError where its files have more than `most_gb` gigabytes, DamagedError where one is not what the list says, and
-    InfraError where the server does not answer.
+    InfraError where the server does not answer, or too slowly.
     """
-    base = address.rstrip("/").removesuffix(f"/{CONTENTS}")
-    with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=True) as client:
-        text = _fetched(client, f"{base}/{CONTENTS}", LARGEST_LIST)
+    try:
+        httpx.URL(address).host.encode("idna")
+        base = address.rstrip("/").removesuffix(f"/{CONTENTS}")
+    except (ValueError, httpx.InvalidURL) as error:
+        raise ConfigError(f"{address!r} is no address: {shortened(error)}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(_download(base, folder, most_gb))
+
+
+async def _download(base: str, folder: Path, most_gb: float) -> FileList:
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False, trust_env=True) as client:
+        text = await _fetched(client, f"{base}/{CONTENTS}", LARGEST_LIST)
         assert text is not None
         contents = parsed(text, f"{base}/{CONTENTS}")
         check_size(base, contents, most_gb)
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / CONTENTS).write_bytes(text)
-        if (signature := _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
+        if (signature := await _fetched(client, f"{base}/{SIGNATURE}", LARGEST, optional=True)) is not None:
             (folder / SIGNATURE).write_bytes(signature)
-        until = time.monotonic() + TIMEOUT_S + contents.size / SLOWEST + len(contents.files) / FEWEST
-        threads = ThreadPoolExecutor(AT_ONCE)
+        left = iter(sorted(contents.files.items()))
+        fetching = [asyncio.create_task(_files(client, base, folder, left)) for _ in range(AT_ONCE)]
         try:
-            list(threads.map(lambda item: _file(client, base, folder, until, *item), sorted(contents.files.items())))
+            async with asyncio.timeout(TIMEOUT_S + contents.size / SLOWEST + len(contents.files) / FEWEST):
+                await asyncio.gather(*fetching)
+        except TimeoutError as error:
+            raise _too_slow(base) from error
         finally:
-            threads.shutdown(cancel_futures=True)
+            for task in fetching:
+                task.cancel()
+            await asyncio.gather(*fetching, return_exceptions=True)
     return contents
 
 
-def _file(client: httpx.Client, base: str, folder: Path, until: float, path: str, wanted: ListedFile) -> None:
-    """Fetch a file, no byte more than the list says of it."""
-    target = folder / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest, size, where = hashlib.sha256(), 0, f"{base}/{quote(path)}"
-    try:
-        with client.stream("GET", where) as answer, target.open("xb") as file:
+async def _files(client: httpx.AsyncClient, base: str, folder: Path, left: Iterator[tuple[str, ListedFile]]) -> None:
+    """Fetch files until none is left, of each no byte more than the list says of it."""
+    for path, wanted in left:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest, size, where = hashlib.sha256(), 0, f"{base}/{quote(path)}"
+        async with _answer(client, where) as answer:
             _check(answer, where)
-            for block in chain([b""], answer.iter_raw()):  # an empty file has no block
-                size += len(block)
-                if time.monotonic() > until:
-                    raise _too_slow(base)
-                if size > wanted.size:
-                    break
-                digest.update(block)
-                file.write(block)
-    except (httpx.HTTPError, OSError) as error:
-        raise InfraError(f"{where} cannot be fetched: {type(error).__name__}: {shortened(error)}") from error
-    if (size, digest.hexdigest()) != (wanted.size, wanted.sha256):
-        raise DamagedError(f"{where} is not the file that the list names: its size or digest is another")
+            with target.open("xb") as file:
+                async for block in answer.aiter_raw():
+                    size += len(block)
+                    if size > wanted.size:
+                        break
+                    digest.update(block)
+                    file.write(block)
+        if (size, digest.hexdigest()) != (wanted.size, wanted.sha256):
+            raise DamagedError(f"{where} is not the file that the list names: its size or digest is another")
 
 
-def _fetched(client: httpx.Client, where: str, most: int, optional: bool = False) -> bytes | None:
+async def _fetched(client: httpx.AsyncClient, where: str, most: int, optional: bool = False) -> bytes | None:
     """Return what lies at an address, of at most so many bytes; None where an optional one is not there."""
-    until = time.monotonic() + TIMEOUT_S
+    until, found = time.monotonic() + TIMEOUT_S, bytearray()
+    async with _answer(client, where) as answer:
+        if optional and answer.status_code in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND):
+            return None
+        _check(answer, where)
+        async for block in answer.aiter_raw():
+            found += block
+            if len(found) > most:
+                raise DamagedError(f"{where} has more than {most} bytes")
+            if time.monotonic() > until + len(found) / SLOWEST:
+                raise _too_slow(where)
+    return bytes(found)
+
+
+@asynccontextmanager
+async def _answer(client: httpx.AsyncClient, where: str) -> AsyncIterator[httpx.Response]:
+    """Ask for an address. Raises InfraError where the answer does not begin in time, or breaks off."""
     try:
-        with client.stream("GET", where) as answer:
-            if optional and answer.status_code in (403, 404):
-                return None
-            _check(answer, where)
-            found = bytearray()
-            for block in answer.iter_raw():
-                found += block
-                if len(found) > most:
-                    raise DamagedError(f"{where} has more than {most} bytes")
-                if time.monotonic() > until + len(found) / SLOWEST:
-                    raise _too_slow(where)
-            return bytes(found)
-    except httpx.HTTPError as error:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await client.send(client.build_request("GET", where), stream=True)
+        except TimeoutError as error:
+            raise _too_slow(where) from error
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise InfraError(f"{where} cannot be fetched: {type(error).__name__}: {shortened(error)}") from error
 
 
 def _too_slow(where: str) -> InfraError:
-    return InfraError(
-        f"{where} takes too long: less than {SLOWEST // 1000} kB and {FEWEST} files came in a second; fetch it yourself"
-    )
+    slow = f"less than {SLOWEST // 1000} kB and {FEWEST} files came in a second"
+    return InfraError(f"{where} takes too long: {slow}; fetch it yourself")
 
 
 def _check(answer: httpx.Response, where: str) -> None:
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise ConfigError(f"{where} answers {answer.status_code}: the server may not show it; look at its rights and its owner")
     if answer.status_code != httpx.codes.OK:
         raise ConfigError(f"{where} answers {answer.status_code}; name the address of the folder that holds {CONTENTS}")
     if answer.headers.get("content-encoding", "identity") != "identity":

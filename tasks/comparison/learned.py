@@ -1,9 +1,12 @@
 """Judges whether a training learned, by its held-out questions before and after; for tests of changes to its code or data."""
 
+import re
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 from nbrl.tasks.evaluation.statistics import Difference
+
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class LearningTest(NamedTuple):
@@ -37,12 +40,15 @@ def junit(name: str, seconds: float, test: LearningTest) -> bytes:
     suite = ElementTree.Element(
         "testsuite", name="nbrl ci", tests="1", failures=str(int(not test.passed)), errors="0", time=f"{seconds:.1f}"
     )
-    case = ElementTree.SubElement(suite, "testcase", classname="nbrl", name=f"{name} learns", time=f"{seconds:.1f}")
+    case = ElementTree.SubElement(
+        suite, "testcase", classname="nbrl", name=f"{NO_XML.sub('�', name)} learns", time=f"{seconds:.1f}"
+    )
     properties = ElementTree.SubElement(case, "properties")
     for key, value in test.figures.items():
         ElementTree.SubElement(properties, "property", name=key, value=f"{value:g}")
+    reason = NO_XML.sub("�", test.reason)
     if test.passed:
-        ElementTree.SubElement(case, "system-out").text = test.reason
+        ElementTree.SubElement(case, "system-out").text = reason
     else:
-        ElementTree.SubElement(case, "failure", message=test.reason).text = test.reason
+        ElementTree.SubElement(case, "failure", message=reason).text = reason
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))

@@ -53,11 +53,13 @@ def put_aside(
     node: str,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Put the results of one node of an iteration aside, or of all, and the records of this and all later iterations.
+    """Put the results of one node of an iteration aside, or of all, the updates after it, and the records of this and all later
+    iterations.
 
-    Nodes whose inputs come out the same are then found again. A record that is damaged or lost is only brought back from its
-    copy, where there is one, and one that is whole stays. The same request is carried out once until the run has finished, so
-    that a command may be repeated after it was killed; `say` reports what is not put aside.
+    Nodes whose inputs come out the same are then found again; updates are not, for each names the very one before it. A record
+    that is damaged or lost is only brought back from its copy, where there is one, and one that is whole stays. The same request
+    is carried out once until the run has finished, so that a command may be repeated after it was killed; `say` reports what is
+    not put aside.
 
     Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts or, for rollouts, samples:
     the one before the last `pipeline.lag` iterations before it.
@@ -83,8 +85,8 @@ def put_aside(
     for folder in sorted({key.rpartition("/")[0] for key in keys if key >= f"{stage.folder}/" and key.endswith(f"/{MERGED}")}):
         unmerge(storage, StageLayout(folder, writer.epoch))
     keys = storage.list(layout.iterations)
-    results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
     later = [key for key in keys if key >= f"{stage.folder}/"]
+    results = [] if node == "record" else [key for key in later if key.startswith(f"{stage.results}/{node}") or _is_update(key)]
     copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]
     storage.delete_keys([layout.redo, *copies])  # an earlier request is not this one, should this one be cut off
     # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap.
@@ -110,6 +112,10 @@ def drop_obsolete_evaluations(storage: Storage, writer: Writer, records: Sequenc
         for key, result in keyed_results(storage, stage):
             if result.inputs[0] not in policies:
                 storage.delete_keys([result.artifact.path, *result.artifact.parts, key])
+
+
+def _is_update(key: str) -> bool:
+    return of_node(key) and key.rpartition("/")[2].startswith("update-")
 
 
 def _parts(storage: Storage, key: str) -> list[str]:

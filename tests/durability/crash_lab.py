@@ -125,7 +125,7 @@ def training(job: Mapping[str, Any], death: Death) -> Awaitable[Any]:
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
-    return train_module.train(Prepared(config=config), RUN, take_over=job["take_over"])
+    return train_module.train(Prepared(config=config), RUN, take_over=job["take_over"], redo=list(map(tuple, job["redo"])))
 
 
 async def nothing(*_: object) -> None:
@@ -240,11 +240,13 @@ class Lab:
         take_over: bool = False,
         lease_s: float = 60.0,
         overrides: Sequence[str] = (),
+        redo: Sequence[tuple[int, str]] = (),
     ) -> None:
         assert self._process.stdin
         self.paused.unlink(missing_ok=True)
         job = {"work": work, "root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "full_at": full_at}
-        job |= {"take_over": take_over, "lease_s": lease_s, "overrides": list(overrides), "log": str(self._folder / "log")}
+        job |= {"take_over": take_over, "lease_s": lease_s, "overrides": list(overrides), "redo": list(redo)}
+        job["log"] = str(self._folder / "log")
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
 

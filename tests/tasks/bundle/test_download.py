@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -60,6 +58,28 @@ class Dripping(Web):
             return None
 
 
+class Hesitating(Web):
+    """Sends the list at once, and everything else late."""
+
+    def do_GET(self) -> None:
+        if "bundle.json" not in self.path:
+            time.sleep(0.1)
+        super().do_GET()
+
+
+class LateHeaders(Web):
+    """Sends a line of the headers now and then."""
+
+    def do_GET(self) -> None:
+        try:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            while True:
+                self.wfile.write(b"X-A: b\r\n")
+                time.sleep(0.02)
+        except OSError:
+            return None
+
+
 class Compressed(Web):
     def end_headers(self) -> None:
         self.send_header("Content-Encoding", "gzip")
@@ -100,20 +120,30 @@ def test_a_server_that_answers_otherwise_is_refused(tmp_path: Path, kind: type[W
         download(address, tmp_path / "copy", 1.0)
 
 
-def test_a_server_that_sends_its_list_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Dripping, LateHeaders])
+def test_a_server_that_sends_its_list_for_ever_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Web]
+) -> None:
     monkeypatch.setattr(fetching, "TIMEOUT_S", 0.2)
-    with web(tmp_path, Dripping) as address, pytest.raises(InfraError, match="takes too long"):
+    with web(tmp_path, kind) as address, pytest.raises(InfraError, match="takes too long"):
         download(address, tmp_path / "copy", 1.0)
 
 
 def test_a_server_that_takes_long_for_every_empty_file_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {f"{number}.json": ListedFile(size=0, sha256=sha256(b"").hexdigest()) for number in range(30)}
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(fetching, "FEWEST", 10_000)
+    files = {f"{number}.json": ListedFile(size=0, sha256=sha256(b"").hexdigest()) for number in range(200)}
     for name in files:
         (tmp_path / name).touch()
     contents = FileList(run="r", version="1", commit="", packages={}, updates=1, files=files, root=root_of(files))
     (tmp_path / CONTENTS).write_text(contents.model_dump_json())
-    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=count(0, 10).__next__))  # ten seconds between two looks
-    with web(tmp_path) as address, pytest.raises(InfraError, match="takes too long"):
+    with web(tmp_path, Hesitating) as address, pytest.raises(InfraError, match="takes too long"):
+        download(address, tmp_path / "copy", 1.0)
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://a/\x1b[31m", "http://xn--/", "http://..../"])
+def test_what_is_no_address_is_one_sentence(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match="is no address"):
         download(address, tmp_path / "copy", 1.0)
 
 
