@@ -51,7 +51,7 @@ class NightlyOrder(ClosedModel):
 
 def settings_in(recipe: Path) -> NightlySettings:
     """Return the settings in a YAML file, whose paths are relative to its folder. Raises ConfigError."""
-    path = found(str(recipe), Path.cwd())
+    path = found(str(recipe), Path.cwd(), "examples/nightly/nightly.yaml")
     settings = from_settings(NightlySettings, RecipeTree.read(path, found).settings, str(path), ())
     beside = path.parent / settings.recipe
     return settings.model_copy(

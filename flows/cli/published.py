@@ -82,7 +82,7 @@ def audit_published(
     from nbrl.tasks.bundle.verify import check_bundle, check_rest, claims
     from nbrl.tasks.errors import ConfigError
     from nbrl.tasks.runs.recipes import trusted_config
-    from nbrl.tasks.runs.run import checked_name, known_run
+    from nbrl.tasks.runs.run import known_run
 
     most_gb = MOST_GB if most_gb is None else most_gb
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def audit_published(
             storage = check_bundle(folder, contents, signed_by)
         except StorageError as error:
             raise ConfigError(str(error)) from error
-        of_run = known_run(storage, checked_name(contents.run))
+        of_run = known_run(storage, contents.run)
         overrides = overrides_of(home, set_)
         config = _at_home(trusted_config(storage, contents.run, overrides, trust, used=RECOMPUTED), home_at(home))
         if replay:

@@ -141,14 +141,19 @@ def check_files(folder: Path, contents: FileList) -> None:
 
 def _walk(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield the files of a folder, by path, with their sizes. Raises DamagedError for anything but plain files and folders."""
-    for place, _, _ in os.walk(folder):
-        for entry in os.scandir(place):
+    left = [folder]
+    while left:
+        for entry in os.scandir(left.pop()):
             path = PurePosixPath(Path(entry.path).relative_to(folder).as_posix())
             mode = entry.stat(follow_symlinks=False).st_mode
             if stat.S_ISREG(mode):
                 yield str(path), entry.stat(follow_symlinks=False).st_size
             elif not stat.S_ISDIR(mode):
                 raise DamagedError(f"{str(path)[:80]!r} in {folder} is a link or no file; a published run has neither")
+            elif len(path.parts) >= DEEPEST:
+                raise DamagedError(f"{str(path)[:80]!r} in {folder} lies deeper than any file of a published run")
+            else:
+                left.append(Path(entry.path))
 
 
 def _more(paths: Sequence[str]) -> str:

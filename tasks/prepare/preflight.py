@@ -94,8 +94,8 @@ def load(recipe: Path, overrides: Iterable[str] = (), home: str = HOME) -> Prepa
     return settings.model_copy(update={"difficulty": settings.difficulty.model_copy(update={"root": storage_of(home)})})
 
 
-def found(recipe: str, folder: Path) -> Path:
+def found(recipe: str, folder: Path, example: str = "examples/prepare/recipe.yaml") -> Path:
     path = Path(folder, expanded(recipe)).absolute()
     if not path.is_file():
-        raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see examples/prepare/recipe.yaml")
+        raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see {example}")
     return path

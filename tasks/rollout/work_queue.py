@@ -101,7 +101,7 @@ class WorkQueue:
             held = self._round.held.get(number, held)
         pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
         counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
-        if self._round.count is None:  # whose news name every chunk, so that none stays
+        if self._round.count is None:  # whose news name chunks of what is finished already too, so that those are deleted
             again = [each not in self._round.rows or each in self._round.finished for each in index["id"].to_pylist()]
             self._round.found += [index.filter(pa.array(again, pa.bool_()))] if any(again) else []
         self._note(index.filter(pa.array(counts, pa.bool_())))

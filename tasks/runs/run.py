@@ -99,7 +99,7 @@ def _check_format(layout: RunLayout, found: object) -> None:
 
 def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
     """Return the run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
-    run = find_run(storage, name, kind)
+    run = find_run(storage, checked_name(name), kind)
     if run is None:
         raise unknown(storage, name, kind)
     return run

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -67,6 +68,10 @@ def test_a_published_run_names_neither_folders_nor_hosts_of_its_machine(home: Pa
     assert "success on held-out questions" in (published / "README.md").read_text()
 
 
+def test_everybody_may_read_it(published: Path) -> None:
+    assert {path.stat().st_mode & 0o777 for path in published.rglob("*")} == {0o755, 0o644}
+
+
 def test_it_is_verified_over_the_web(published: Path) -> None:
     with web(published) as address:
         done = audit(address)
@@ -104,10 +109,36 @@ def sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def forge_reward(folder: Path) -> None:
     """Every answer was right, says a table, and the record names that table."""
+
+    def right(rewards: pa.Table) -> pa.Table:
+        place = rewards.column_names.index("success")
+        return rewards.set_column(place, "success", pc.add(pc.multiply(rewards["success"], 0.0), 1.0))
+
+    change_rewards(folder, right)
+
+
+def forge_rows(folder: Path) -> None:
+    """A few bytes more, and a thousand times as many rows."""
+    change_rewards(folder, lambda rewards: pa.concat_tables([rewards, *[rewards.slice(0, 1)] * 30_000]))
+
+
+def forge_iteration(folder: Path) -> None:
+    """One more iteration, of which there is nothing but a record with great figures."""
+    iterations = folder / "storage/runs/small/iterations"
+    fields = {"iteration": 2, "artifacts": [], "skipped": "x", "metrics": {"rollout/sampled_tokens": 2e10}}
+    for record in ("record.json", "record-copy.json"):
+        (iterations / "000002").mkdir(exist_ok=True)
+        shutil.copyfile(iterations / "000001" / record, iterations / "000002" / record)
+        sealed(iterations / "000002" / record, lambda made: made.update(fields))
+    contents = FileList.model_validate_json((folder / CONTENTS).read_text())
+    paths = [f"storage/runs/small/iterations/000002/{record}" for record in ("record.json", "record-copy.json")]
+    files = {**contents.files, **{path: listed(folder / path) for path in paths}}
+    (folder / CONTENTS).write_text(contents.model_copy(update={"files": files}).model_dump_json())
+
+
+def change_rewards(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     table = next((folder / "storage/runs/small/iterations/000001").rglob("rewards.parquet"))
-    rewards = pq.read_table(table)
-    place = rewards.column_names.index("success")
-    pq.write_table(rewards.set_column(place, "success", pc.add(pc.multiply(rewards["success"], 0.0), 1.0)), table)
+    pq.write_table(change(pq.read_table(table)), table)
     digest = listed(table).sha256
 
     def name(fields: dict[str, Any]) -> None:
@@ -216,12 +247,19 @@ def forge_no_advantages(folder: Path) -> None:
         sealed(folder / "storage/runs/small/iterations/000000" / record, without)
 
 
+@pytest.mark.attack(
+    tried="Forge records, tables or the model card of a published run, and list all of it anew",
+    wall="what can be computed again is, and each of the rest names what made it",
+    effect="a contradiction",
+)
 @pytest.mark.parametrize(
     ("forge", "words"),
     [
         (forge_rule, "is scored by 'subprocess:call', which is no class that the settings name"),
         (forge_recipe, "is no plain word"),
         (forge_evaluation, "evaluation after 9 updates: it evaluated weights that the run never had after so many updates"),
+        (forge_rows, "rewards of 8 prompts, or one of them twice"),
+        (forge_iteration, "iteration 3: its record names no round of rollouts"),
         (forge_no_advantages, "groups were kept, but no advantages were computed"),
         (forge_reward, "the rewards are not what the trajectories earn"),
         (forge_weights, "does not hold the weights after 2 updates"),
@@ -255,5 +293,8 @@ def test_an_update_of_a_published_run_is_done_again_bit_for_bit(published: Path)
 
 def test_what_exists_is_not_overwritten_and_an_unknown_run_is_named(home: Path, published: Path, tmp_path: Path) -> None:
     assert "exists; name a folder that does not" in nbrl("publish-run", "small", str(published), "--home", str(home)).stderr
+    within = nbrl("publish-run", "small", str(published / "a/b"), "--home", str(home)).stderr
+    assert "a published run that names all its files; name a folder beside it" in " ".join(within.split())
+    assert "a run cannot be named '../x'" in nbrl("publish-run", "../x", str(tmp_path / "x"), "--home", str(home)).stderr
     assert "no run 'nothing'" in nbrl("publish-run", "nothing", str(tmp_path / "x"), "--home", str(home)).stderr
     assert not (tmp_path / "x").exists()

@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.runs.recipes import resumed_config
-from nbrl.tasks.runs.run import checked_name, known_run
+from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.trajectories import read_trajectories, trajectories_of
 from nbrl.tasks.warmstart.demonstrators.play import DemonstrationAgent
 from nbrl.tasks.warmstart.sources.recorded import retold
@@ -28,7 +28,7 @@ class RunDemonstrations(DemonstrationSource):
     best: int = Field(1, ge=1, description="how many trajectories of each question: those with the highest rewards")
 
     def check(self) -> None:
-        known_run(self._storage, checked_name(self.name))
+        known_run(self._storage, self.name)
 
     def record(self, stage: DemonstrationAgent, seed: int) -> Demonstrations:
         trajectories = successes(self._storage, self.name, self.best)
@@ -46,7 +46,7 @@ def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:
     """Return up to `best` right trajectories of each question that a run was trained on, those of the highest reward first, and
     of equal ones the shortest. Raises ConfigError if there are none.
     """
-    run = known_run(storage, checked_name(name))
+    run = known_run(storage, name)
     keys = storage.list(f"{run.layout.folder}/iterations")
     ranked: dict[tuple[str, str], dict[str, tuple[float, int, str, str]]] = {}
     for table in filter(is_trajectories, keys):

@@ -86,6 +86,11 @@ def pipe(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
 
+def deep(folder: Path) -> None:
+    for _ in range(20):
+        (folder := folder / "a").mkdir()
+
+
 def add(folder: Path) -> None:
     (folder / "storage/evil.pkl").write_bytes(b"")
 
@@ -94,12 +99,18 @@ def lose(folder: Path) -> None:
     (folder / "storage/table.parquet").unlink()
 
 
+@pytest.mark.attack(
+    tried="A link, a pipe, a further file or a changed byte in a published run",
+    wall="a published run holds the files that its list names, regular ones, and nothing else",
+    effect="one sentence",
+)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (append, "README.md in .* is not the file that was published"),
         (link, "'README.md' in .* is a link or no file"),
         (link_folder, "'more' in .* is a link or no file"),
+        (deep, "lies deeper than any file"),
         (pipe, "'pipe' in .* is a link or no file"),
         (add, "holds 'storage/evil.pkl', which its list does not name"),
         (lose, "lacks storage/table.parquet, which its list names"),

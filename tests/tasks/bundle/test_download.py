@@ -106,6 +106,11 @@ def test_a_published_run_is_fetched_whole(tmp_path: Path) -> None:
     check_files(tmp_path / "copy", contents)
 
 
+@pytest.mark.attack(
+    tried="A server of a published run that sends its reader elsewhere, or bytes without end, or packed ones",
+    wall="no redirect is followed; of each file so many bytes are read as the list says; nothing is unpacked",
+    effect="one sentence",
+)
 @pytest.mark.parametrize(
     ("kind", "fault", "words"),
     [
