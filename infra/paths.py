@@ -19,6 +19,7 @@ from nbrl.infra.errors import StorageError
 PATH_BYTES, NAME_BYTES = 4095, 255
 LOCK = ".lock"
 TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
+SMALL = 1 << 16  # bytes, also of a file that says it has none
 
 
 def expanded(path: str | Path) -> Path:
@@ -77,9 +78,10 @@ def opened(path: Path, follow: bool = True) -> BufferedReader:
 def content(path: Path, most: int = TEXT_BYTES) -> bytes:
     """Return what is in a file, as one of JSON or of settings. Raises NotRegularError where it is no file, or has more bytes."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > most:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
             raise NotRegularError(f"{path} has more than {most >> 20} MB, which no file of its kind has")
-        return file.read(most)
+        return file.read(min(most, max(size, SMALL)))  # memory for as much is taken at once
 
 
 def check_no_link(path: Path, root: Path) -> None:

@@ -182,7 +182,7 @@ class Storage:
         except NotRegularError as error:
             raise DamagedError(f"cannot {verb} {self._blobs.uri(key)}: {error}") from error
         except Exception as error:
-            raise StorageError(f"cannot {verb} {self._blobs.uri(key)}: {error or type(error).__name__}") from error
+            raise StorageError(f"cannot {verb} {self._blobs.uri(key)}: {str(error) or type(error).__name__}") from error
 
     def uri(self, key: str) -> str:
         return self._blobs.uri(_checked(key))
