@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from nbrl.tasks.nodes.record import Timing
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.rollout.chunks import attempts_in
+from nbrl.tasks.rollout.finished import group_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.rollout.stream import GroupInFlight, usable_attempts
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after
@@ -103,9 +104,12 @@ class Stream:
 
         record = await iterate(services, scope, start, rows, follow)
         await rows.resume()
-        flying = await asyncio.to_thread(self._flying, scope, record.after)
+        flying = (await asyncio.to_thread(self._flying, scope, record.after))["group"].to_pylist()
         # What nothing in flight lies in any more; the batch has a copy of what it admitted.
-        await asyncio.to_thread(services.storage.delete_keys, services.finished.keep(flying["group"].to_pylist()))
+        unneeded = services.finished.keep(flying)
+        if number + 1 == config.iterations:  # else the next start looks for what another process left
+            unneeded = await asyncio.to_thread(self._unneeded, scope, set(flying))
+        await asyncio.to_thread(services.storage.delete_keys, unneeded)
         return record
 
     def begin(self, records: list[Record]) -> None:
@@ -140,7 +144,7 @@ class Stream:
     async def _find(self, scope: Scope, start: Position) -> None:
         """Note the trajectories in the chunks of earlier processes, and delete the chunks without one that counts."""
         services, before = self._services, await streamed.admit.found(self._services, scope, start)
-        keys = [key for key in await asyncio.to_thread(services.storage.list, scope.run_layout.stream().folder) if is_chunk(key)]
+        keys = list(filter(is_chunk, await asyncio.to_thread(services.storage.list, scope.run_layout.stream().folder)))
         index, damaged = await asyncio.to_thread(attempts_in, services.storage, keys)
         for chunk in damaged:
             services.progress.say(f"{chunk} is damaged: its trajectories are run again")
@@ -151,6 +155,13 @@ class Stream:
         kept = usable_attempts(index, streamed.rule_of(services.config).mixed, admitted)
         services.finished.note(kept)
         await asyncio.to_thread(services.storage.delete_keys, set(keys) - set(kept["part"].to_pylist()))
+
+    def _unneeded(self, scope: Scope, groups: Collection[str]) -> list[str]:
+        """Return the chunks of the run's streams in which nothing of these groups lies, whichever process left them."""
+        keys = list(filter(is_chunk, self._services.storage.list(scope.run_layout.stream().folder)))
+        index, _ = attempts_in(self._services.storage, keys)
+        pairs = zip(index["id"].to_pylist(), index["part"].to_pylist(), strict=True)
+        return sorted(set(keys) - {part for name, part in pairs if group_of(name) in groups})
 
     def _flying(self, scope: Scope, start: Position) -> pa.Table:
         """Return the prompts of the groups in flight."""

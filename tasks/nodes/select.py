@@ -11,6 +11,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.tasks.environments.mixture import Taken, prompts_from
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.rollout.finished import group_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.selection.judge import DROPPED, RETIRED_SCHEMA, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled, retired
@@ -50,7 +51,7 @@ def _resampled(rewards: pa.Table, judged: dict[str, Any], count: int, seed: int)
 def expired_in(index: pa.Table, updates: int, lag: int) -> set[str]:
     """Return the groups of which weights sampled an action that are more than `lag` older than those after `updates` updates."""
     pairs = zip(index["id"].to_pylist(), index["versions"].to_pylist(), strict=True)
-    return {name.rpartition("-")[0] for name, versions in pairs if any(updates - int(each) > lag for each in versions)}
+    return {group_of(name) for name, versions in pairs if any(updates - int(each) > lag for each in versions)}
 
 
 @durable

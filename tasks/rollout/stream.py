@@ -101,9 +101,7 @@ def within(index: pa.Table, mixed: int | None) -> pa.Table:
     """Return the rows of an index whose trajectories have at most `mixed` updates between the oldest and the newest weights that
     sampled them; all of them for None.
     """
-    if mixed is None:
-        return index
-    return index.filter(pa.array([updates_within(each) <= mixed for each in index["versions"].to_pylist()], pa.bool_()))
+    return index.filter(pa.array([_fits(each, mixed) for each in index["versions"].to_pylist()], pa.bool_()))
 
 
 def usable_attempts(index: pa.Table, mixed: int | None, admitted: Mapping[str, str]) -> pa.Table:
@@ -112,11 +110,14 @@ def usable_attempts(index: pa.Table, mixed: int | None, admitted: Mapping[str, s
     """
     rows = index.select(["id", "part", "status", "versions"]).to_pylist()
     usable = [
-        admitted.get(row["id"]) == row["part"]
-        or (row["status"] != Status.FAILED and (mixed is None or updates_within(row["versions"]) <= mixed))
+        admitted.get(row["id"]) == row["part"] or (row["status"] != Status.FAILED and _fits(row["versions"], mixed))
         for row in rows
     ]
     return index.filter(pa.array(usable, pa.bool_()))
+
+
+def _fits(versions: Sequence[str], mixed: int | None) -> bool:
+    return mixed is None or updates_within(versions) <= mixed
 
 
 def updates_within(versions: Sequence[str]) -> int:

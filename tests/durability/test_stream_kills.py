@@ -53,6 +53,7 @@ def check_kills(lab: Lab, home: Path, root: str, admit: str, kills: int) -> None
         each.id: each for round_ in rounds for part in round_.trajectories.parts for each in from_table(storage.read_table(part))
     }
     assert {identity: learned[identity].nodes for identity in found.keys() & learned.keys()}.items() <= found.items()
+    assert not {identity for identity, _ in attempts(storage)} & learned.keys(), "left over"
     assert found.keys() <= learned.keys() | finished(attempts(storage)).keys()
     admitted = {each for round_ in rounds for each in admitted_attempts(config, storage.read_table(round_.prompts.path)).items()}
     assert all(learned[identity] == tried[identity, part] for identity, part in admitted & tried.keys())
