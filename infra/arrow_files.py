@@ -4,7 +4,7 @@ names bound nothing, nor does its own size: one read from a path has a limit, an
 Ray registers a type of Arrow's whose values are pickles, and reading them would run what they name.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -27,9 +27,9 @@ class UnfitTableError(ValueError):
 def read_parquet(source: Path | IO[bytes], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table, or some of its columns, where no name is there twice. Raises UnfitTableError, and what pyarrow raises."""
     if not isinstance(source, Path):
-        return _bounded(lambda: _parquet(source, columns))
+        return _parquet(source, columns)
     with _limited(source):
-        return _bounded(lambda: _parquet(source, columns))
+        return _parquet(source, columns)
 
 
 def _parquet(source: Path | IO[bytes], columns: Sequence[str] | None) -> pa.Table:
@@ -58,7 +58,7 @@ def _parquet(source: Path | IO[bytes], columns: Sequence[str] | None) -> pa.Tabl
 def read_ipc(path: Path) -> pa.Table:
     """Return the table of a stream, as datasets writes it, or of a file of Feather. Raises as `read_parquet`."""
     with _limited(path):
-        return _bounded(lambda: _ipc(path))
+        return _ipc(path)
 
 
 def _ipc(path: Path) -> pa.Table:
@@ -77,15 +77,11 @@ def _limited(path: Path) -> Iterator[None]:
     """Limit the memory of what the body makes of a file that comes from elsewhere, and may lie about its sizes."""
     if path.stat().st_size > LARGEST:
         raise UnfitTableError(f"it has more than {LARGEST >> 30} GB")
-    with memory_limited(LARGEST + BUFFERS):
-        yield
-
-
-def _bounded(read: Callable[[], pa.Table]) -> pa.Table:
     try:
-        return read()
+        with memory_limited(LARGEST + BUFFERS):
+            yield
     except MemoryError as error:
-        raise UnfitTableError("it takes more memory than it may") from error
+        raise UnfitTableError(f"it takes more than {LARGEST >> 30} GB of memory") from error
 
 
 def check_plain(schema: pa.Schema) -> None:

@@ -19,7 +19,7 @@ from nbrl.infra.errors import StorageError
 PATH_BYTES, NAME_BYTES = 4095, 255
 LOCK = ".lock"
 TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
-SMALL = 1 << 16  # bytes, also of a file that says it has none
+SMALL = 1 << 16  # bytes by which a file may grow while it is read
 
 
 def expanded(path: str | Path) -> Path:
@@ -81,7 +81,7 @@ def content(path: Path, most: int = TEXT_BYTES) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise NotRegularError(f"{path} has more than {most >> 20} MB, which no file of its kind has")
-        return file.read(min(most, max(size, SMALL)))  # memory for as much is taken at once
+        return file.read(min(most, size + SMALL))  # memory for as much is taken at once
 
 
 def check_no_link(path: Path, root: Path) -> None:

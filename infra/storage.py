@@ -177,7 +177,7 @@ class Storage:
         """Turn a library's exception into a StorageError that names the object; a DamagedError where it is no file or folder."""
         try:
             yield
-        except StorageError:
+        except (StorageError, MemoryError):
             raise
         except NotRegularError as error:
             raise DamagedError(f"cannot {verb} {self._blobs.uri(key)}: {error}") from error
@@ -216,6 +216,8 @@ class Storage:
         data = self.read_bytes(key, digest)
         try:
             return read_parquet(io.BytesIO(data))
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError, UnfitTableError) as error:
             reason = " ".join(str(error).split())
             raise DamagedError(f"{self.uri(key)} is damaged: it is no table ({reason}); bring it back from a copy") from error

@@ -1,6 +1,7 @@
 """`nbrl ci`."""
 
 import json
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +53,7 @@ def ci(
             put(junit, report(str(recipe), seconds(), test))
             written.append(junit)
 
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a report is left then too
     try:
         start = prepared(recipe, overrides_of(home, set_), "train")
         name = new_name(f"{start.config.name}-ci")
@@ -59,6 +61,8 @@ def ci(
     except BaseException as error:  # a stop has no words
         write_report(LearningTest(False, f"the training failed: {_in_one_line(error) or 'it was stopped'}", {}))
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     write_report(test)
     if picture is not None and sides:
         from nbrl.tasks.comparison.page import draw

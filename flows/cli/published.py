@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.run import Run
 
 MOST_GB = 20.0
+LEAST = 1 << 30  # bytes of memory, with which an audit of a small run never comes near its limit
 RECOMPUTED = ("environments", "update.loss")  # settings of the run that act here, and may reach beyond it
 
 
@@ -105,13 +106,12 @@ def audit_published(
         if replay:
             _check_workers(config, trust)
             config = _with_policy(config, of_run)
-        checked = Audit(storage, config, of_run, status.update, with_checkpoints=False)
-        with _within_free_memory():
-            found = [" ".join(f"{each.where}: {each.what}".split()) for each in checked.contradictions(None, replay)]
-            if checked.records:
-                found += check_rest(folder, contents, of_run, checked.records, checked.evaluations)
-            else:
-                found.append("records: there is none")
+        checked = Audit(storage, config, of_run, status.update, with_checkpoints=False, bounds=_within_free_memory)
+        found = [" ".join(f"{each.where}: {each.what}".split()) for each in checked.contradictions(None, replay)]
+        if not checked.records:
+            found.append("records: there is none")
+        elif not found:
+            found += check_rest(folder, contents, of_run, checked.records, checked.evaluations)
         signed = is_signed(folder)
     counts = len(checked.evaluations)
     rows = [] if found else list(claims(contents, config, signed, signed_by, checked.records, counts, checked.sessions, replay))
@@ -135,14 +135,14 @@ def _within_free_memory() -> Iterator[None]:
     from nbrl.infra.process.memory import free_memory, memory_limited
     from nbrl.tasks.errors import ConfigError
 
-    most = free_memory() // 2
+    most = max(LEAST, free_memory() // 2)
     try:
         with memory_limited(most):
             yield
     except MemoryError as error:
         raise ConfigError(
-            f"the audit takes more than {most / (1 << 30):.1f} GB of memory, half of what is free here: run it where "
-            "there is more, if you expect so large a run"
+            f"the audit takes more than {most / (1 << 30):.1f} GB of memory, about half of what is free here: run it where there "
+            "is more, if you expect so large a run"
         ) from error
 
 

@@ -3,9 +3,12 @@
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
+
+CONTAINER = Path("/sys/fs/cgroup")
 
 _ends: list[int] = []  # of the limits that hold now, in bytes of data
 _usual = resource.getrlimit(resource.RLIMIT_DATA)
@@ -31,8 +34,11 @@ def memory_limited(most: int) -> Iterator[None]:
 
 
 def free_memory() -> int:
-    """Return how many bytes of memory programs can still take on this machine."""
-    return int(psutil.virtual_memory().available)
+    """Return how many bytes of memory programs can still take here: on the machine, and in a container of its own."""
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # without control groups, or without a limit, which is the word max
+        free = min(free, int((CONTAINER / "memory.max").read_text()) - int((CONTAINER / "memory.current").read_text()))
+    return free
 
 
 def _set() -> None:

@@ -1,6 +1,7 @@
 """Proves from the storage alone that a run is what its records say, or names what contradicts them."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from nbrl.infra.errors import DamagedError, StorageError
@@ -43,11 +44,19 @@ class Audit:
     """The audit of one run with the configuration that it began with."""
 
     def __init__(
-        self, storage: Storage, config: RunConfig, run: Run, progress: Callable[[str], None], with_checkpoints: bool = True
+        self,
+        storage: Storage,
+        config: RunConfig,
+        run: Run,
+        progress: Callable[[str], None],
+        with_checkpoints: bool = True,
+        bounds: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Prepare. Without checkpoints, as of a published run, it is no contradiction that the newest one is gone."""
+        """Prepare. Without checkpoints, as of a published run, it is no contradiction that the newest one is gone. All but an
+        update that is done again happens within `bounds`.
+        """
         self._storage, self._config, self._run, self._progress = storage, config, run, progress
-        self._with_checkpoints = with_checkpoints
+        self._with_checkpoints, self._bounds = with_checkpoints, bounds
         self._sessions = SessionReplay(config.environments, config.sandbox.call_timeout_s)
         self.records: list[Record] = []
         self.evaluations: list[NodeResult] = []
@@ -59,7 +68,7 @@ class Audit:
         something contradicts the records. Raises ConfigError if it cannot be.
         """
         sound = True
-        with self._sessions:
+        with self._sessions, self._bounds():
             for each in self._all(tracking, replayed):
                 sound = False
                 yield each

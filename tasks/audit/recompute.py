@@ -86,17 +86,19 @@ def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
     return again.set_column(again.column_names.index("unscored"), "unscored", pa.array(words, pa.string()))
 
 
-def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table) -> Iterator[str]:
-    """Yield the contradictions of the index and the metrics that an artifact has of a round."""
+def check_index(storage: Storage, artifact: Artifact, trajectories: pa.Table, trunk: Artifact | None = None) -> Iterator[str]:
+    """Yield the contradictions of the index and the metrics that an artifact has of a round, and `trunk` of what was branched."""
     index = storage.read_index(artifact.path, artifact.digest)
     stored, made = (each.drop_columns([PART, DIGEST, ROW]) for each in (index, index_of(from_table(trajectories), "", "")))
     if not stored.equals(made):
         yield "the index differs from the trajectories"
     branched = pa.array([branch_of(name) is not None for name in index["id"].to_pylist()], pa.bool_())
-    counted = index.filter(branched) if "branch/made" in artifact.metrics else index
-    metrics = {name: metric.value for name, metric in rollout_metrics(counted).items()}
-    if any(artifact.values.get(name) != value for name, value in metrics.items()):
-        yield "the counts of the rollout are not those of its index"
+    counted = [(artifact, index)]
+    if trunk is not None:
+        counted = [(artifact, index.filter(branched)), (trunk, index.filter(pc.invert(branched)))]
+    for each, rows in counted:
+        if any(each.values.get(name) != metric.value for name, metric in rollout_metrics(rows).items()):
+            yield "the counts of the rollout are not those of its index"
 
 
 def sessions_twice(prompts: pa.Table, used: Collection[str]) -> Iterator[str]:
@@ -132,6 +134,9 @@ class Recompute:
         if not record.rounds:
             yield "its record names no round of rollouts"
             return
+        if len(record.trunks) != (len(record.rounds) if self._config.rollout.branch is not None else 0):
+            yield "its record names trajectories that were branched, where none were, or not those of each round"
+            return
         cursor, asked = self._start
         before = None if asked is None else self._storage.read_table(asked.path, asked.digest)
         tables = [self._read_all(round_) for round_ in record.rounds]
@@ -161,8 +166,8 @@ class Recompute:
                     yield f"{where}the prompts are not those from position {cursor} on of the run's order"
                 cursor += expected.positions
             yield from (where + words for words in self._sampled(prompts, trajectories))
-            made = record.rounds[number].trajectories
-            yield from (where + words for words in check_index(self._storage, made, trajectories))
+            made, trunk = record.rounds[number].trajectories, record.trunks[number] if self._config.rollout.branch else None
+            yield from (where + words for words in check_index(self._storage, made, trajectories, trunk))
             again = rescored(self._storage, self._config, trajectories, prompts, rewards)
             if again.lost:
                 yield f"{where}{again.lost}"

@@ -21,7 +21,8 @@ def card(run: Run, records: Sequence[Record], results: Iterable[NodeResult], par
     newest, by_updates = records[-1], {each.inputs[0]: each.artifact.values for each in results}
     before, after = by_updates.get(run.policy), by_updates.get(newest.weights)
     rows = [_row("before", before), _row(f"after {newest.updates} updates", after)]
-    sampled = [round_.trajectories.values for record in records for round_ in record.rounds]  # which the audit counts again
+    # Of artifacts which the audit counts again.
+    sampled = [each.values for record in records for each in (*(round_.trajectories for round_ in record.rounds), *record.trunks)]
     tokens, trajectories = (sum(values[f"rollout/{name}"] for values in sampled) for name in ("sampled_tokens", "trajectories"))
     lines = [
         f"---\n{yaml.safe_dump(_front(run, after), sort_keys=False)}---\n",

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -21,7 +21,7 @@ SLOWEST, FEWEST = 50_000, 20  # bytes and files a second, of all files together
 
 def is_address(text: str) -> bool:
     """Return whether a text names a place on the web."""
-    return text.startswith(("http://", "https://"))
+    return text.lower().startswith(("http://", "https://"))
 
 
 def download(address: str, folder: Path, most_gb: float) -> FileList:
@@ -31,7 +31,9 @@ def download(address: str, folder: Path, most_gb: float) -> FileList:
     InfraError where the server does not answer, or too slowly.
     """
     try:
-        httpx.URL(address).host.encode("idna")
+        _ = httpx.URL(address).host.encode("idna"), urlsplit(address).port  # which raise ValueError
+        if not httpx.URL(address).host:
+            raise ValueError("it names no server")
         base = address.rstrip("/").removesuffix(f"/{CONTENTS}")
     except (ValueError, httpx.InvalidURL) as error:
         raise ConfigError(f"{address!r} is no address: {shortened(error)}") from error
@@ -111,7 +113,8 @@ async def _answer(client: httpx.AsyncClient, where: str) -> AsyncIterator[httpx.
         finally:
             await answer.aclose()
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise InfraError(f"{where} cannot be fetched: {type(error).__name__}: {shortened(error)}") from error
+        why = f": {shortened(error)}" if str(error) else ""
+        raise InfraError(f"{where} cannot be fetched: {type(error).__name__}{why}") from error
 
 
 def _too_slow(where: str) -> InfraError:
@@ -122,6 +125,10 @@ def _too_slow(where: str) -> InfraError:
 def _check(answer: httpx.Response, where: str) -> None:
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise ConfigError(f"{where} answers {answer.status_code}: the server may not show it; look at its rights and its owner")
+    if answer.has_redirect_location:
+        raise ConfigError(f"{where} answers {answer.status_code}, which leads elsewhere; name the address that it leads to")
+    if answer.is_server_error:
+        raise InfraError(f"{where} answers {answer.status_code}: the server is at fault; try again later")
     if answer.status_code != httpx.codes.OK:
         raise ConfigError(f"{where} answers {answer.status_code}; name the address of the folder that holds {CONTENTS}")
     if answer.headers.get("content-encoding", "identity") != "identity":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from nbrl.infra.arrow_files import UnfitTableError
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.bundle.card import card
@@ -67,8 +68,9 @@ def publish_run(
         raise ConfigError(f"run {name!r} has finished no iteration; there is nothing to verify yet")
     if out.is_symlink() or out.exists():
         raise ConfigError(f"{out} exists; name a folder that does not, nothing is overwritten")
-    if (above := next((each for each in out.absolute().parents if (each / CONTENTS).exists()), None)) is not None:
-        raise ConfigError(f"{out} would lie in {above}, a published run that names all its files; name a folder beside it")
+    above = out.parent.resolve()
+    if published := next((each for each in (above, *above.parents) if (each / CONTENTS).exists()), None):
+        raise ConfigError(f"{out} would lie in {published}, a published run that names all its files; name a folder beside it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
@@ -79,7 +81,7 @@ def publish_run(
             for path in (folder, *folder.rglob("*")):  # a storage's files are their owner's alone, these are for everybody
                 path.chmod(0o755 if path.is_dir() else 0o644)
             folder.rename(out)
-    except OSError as error:
+    except (OSError, UnfitTableError) as error:
         raise ConfigError(f"{out} could not be made: {error}") from error
     return contents
 

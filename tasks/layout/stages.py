@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 
 TRAJECTORIES, CHUNKS = "trajectories.index.parquet", "trajectories"
-RETIRED, PASS_RATES, TEACHER = "retired.parquet", "pass_rates.parquet", "teacher.parquet"
+RETIRED, PASS_RATES, TEACHER, TRUNKS = "retired.parquet", "pass_rates.parquet", "teacher.parquet", "trunks.index.parquet"
 IN_FLIGHT = "in_flight.parquet"
 UPDATE_RESULT, MERGED = "update.json", "nodes.json"
 
@@ -38,7 +38,7 @@ class RoundLayout:
     @property
     def trunks(self) -> str:
         """Return the key of the index of the trajectories of a round before some are branched."""
-        return f"{self.folder}/trunks.index.parquet"
+        return f"{self.folder}/{TRUNKS}"
 
     @property
     def all_chunks(self) -> str:

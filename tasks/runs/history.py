@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, RunError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.stages import IN_FLIGHT, PASS_RATES, RETIRED
+from nbrl.tasks.layout.stages import IN_FLIGHT, PASS_RATES, RETIRED, TRUNKS
 from nbrl.tasks.runs.kept import Key, read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -75,6 +75,11 @@ class Record(BaseModel):
     def rounds(self) -> list[Round]:
         named = [[a for a in self.artifacts if a.path.rpartition("/")[2].partition(".")[0] == name] for name in Round._fields]
         return [Round(*artifacts) for artifacts in zip(*named, strict=True)]
+
+    @property
+    def trunks(self) -> list[Artifact]:
+        """Return the trajectories of each round before some were branched, of a run that branches."""
+        return [artifact for artifact in self.artifacts if artifact.path.rpartition("/")[2] == TRUNKS]
 
     @property
     def asked(self) -> list[Artifact]:

@@ -61,8 +61,8 @@ def put_aside(
     is carried out once until the run has finished, so that a command may be repeated after it was killed; `say` reports what is
     not put aside.
 
-    Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts or, for rollouts, samples:
-    the one before the last `pipeline.lag` iterations before it.
+    Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts, or from which its rollouts
+    or those after it are sampled: with a lag, that of an iteration before it.
     """
     layout, first, request = writer.run.layout, number - 1, f"{number}:{node}"
     if node == "record" and (what := _mended(storage, writer.run, first)):
@@ -80,8 +80,9 @@ def put_aside(
     if first > finished or not (records or any(key.startswith(f"{stage.folder}/") for key in keys)):
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
     _check_start(storage, config, writer, number)
-    if config.pipeline.lag and not config.pipeline.stream and node in SAMPLING:
-        _check_sampler(storage, writer, number, config.pipeline.lag)
+    if (lag := config.pipeline.lag) and not config.pipeline.stream and node != "record":
+        for later_one in range(number if node in SAMPLING else number + 1, min(number + lag, config.iterations) + 1):
+            _check_sampler(storage, writer, number, later_one, lag)
     for folder in sorted({key.rpartition("/")[0] for key in keys if key >= f"{stage.folder}/" and key.endswith(f"/{MERGED}")}):
         unmerge(storage, StageLayout(folder, writer.epoch))
     keys = storage.list(layout.iterations)
@@ -89,8 +90,9 @@ def put_aside(
     results = [] if node == "record" else [key for key in later if key.startswith(f"{stage.results}/{node}") or _is_update(key)]
     copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]
     storage.delete_keys([layout.redo, *copies])  # an earlier request is not this one, should this one be cut off
-    # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap.
-    for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
+    # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap; and so does the last
+    # update, lest one is found again that names an update which is made anew.
+    for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *reversed(results)]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
     kept = {
@@ -164,12 +166,12 @@ def _check_start(storage: Storage, config: RunConfig, writer: Writer, number: in
         )
 
 
-def _check_sampler(storage: Storage, writer: Writer, number: int, lag: int) -> None:
-    """Raises ConfigError unless the weights that sample the iteration's batch are there."""
-    first = number - 1 - lag
+def _check_sampler(storage: Storage, writer: Writer, number: int, sampled: int, lag: int) -> None:
+    """Raises ConfigError unless the weights are there that sample the batch of an iteration, `number` or one after it."""
+    first = sampled - 1 - lag
     before = read_record(storage, writer.run, first - 1) if first > 0 else None
     if before is not None and before.checkpoint and not storage.exists(f"{before.checkpoint}/{MANIFEST}"):
         raise ConfigError(
-            f"the rollouts of iteration {number} cannot be done again: the checkpoint after {before.updates} updates, from which "
-            "they are sampled, was deleted; `checkpoints.keep_last` says how many stay"
+            f"iteration {number} cannot be done again: the checkpoint after {before.updates} updates, from which the rollouts of "
+            f"iteration {sampled} are sampled, was deleted; `checkpoints.keep_last` says how many stay"
         )

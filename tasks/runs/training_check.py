@@ -58,8 +58,8 @@ def _check_teacher(config: RunConfig) -> None:
     if config.advantage != AdvantageSettings():
         unused = ", ".join(f"advantage.{name}" for name in sorted(config.advantage.model_dump(exclude_defaults=True)))
         raise ConfigError(
-            f"a teacher alone (update.loss.reward 0) takes no advantages, and {unused} would have no effect: leave it out, or "
-            "raise update.loss.reward"
+            f"a teacher alone (update.loss.reward 0) takes no advantages, and {unused} would have no effect: leave it out, "
+            "set it to its default where another recipe sets it, or raise update.loss.reward"
         )
 
 

@@ -107,7 +107,7 @@ def test_a_table_larger_than_its_sizes_say_is_refused(tmp_path: Path, monkeypatc
     pq.write_table(pa.table(columns), tmp_path / "x.parquet", compression="zstd", store_schema=False, write_statistics=False)
     assert (tmp_path / "x.parquet").stat().st_size < 500_000
     monkeypatch.setattr(arrow_files, "LARGEST", 1 << 28)
-    with pytest.raises(UnfitTableError, match=r"more memory than it may|GB of memory"):
+    with pytest.raises(UnfitTableError, match="GB of memory"):
         read_parquet(tmp_path / "x.parquet")
     assert len(bytearray(1 << 30)) == 1 << 30, "it holds for the table alone"
 

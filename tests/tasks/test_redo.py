@@ -1,5 +1,6 @@
 """Iterations that are done again: what is put aside, and what a kill in between leaves."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,9 @@ def test_rollouts_whose_weights_were_deleted_cannot_be_redone_with_a_lag(storage
     writer, records = made(storage, tmp_path, 3)
     prune(storage, RUN, records, {}, CheckpointSettings(keep_last=2))
     lagging = load("tiny-cpu", ["pipeline.lag=1", "pipeline.uncorrected=true"])
-    with pytest.raises(ConfigError, match="the checkpoint after 1 updates, from which they are sampled, was deleted"):
+    with pytest.raises(
+        ConfigError, match="the checkpoint after 1 updates, from which the rollouts of iteration 3 are sampled, was deleted"
+    ):
         put_aside(storage, lagging, writer, 3, "rollout")
     assert read_record(storage, RUN, 2) is not None
     put_aside(storage, lagging, writer, 3, "update")
@@ -92,6 +95,25 @@ def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
         put_aside(storage, CONFIG, writer, 2, "")
     check_unbroken(storage, RUN)
     assert [read_record(storage, RUN, number) is not None for number in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("deleted", range(1, 8))
+def test_a_redo_that_is_killed_leaves_no_update_after_one_that_is_put_aside(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    delete, left = Storage.delete, iter(range(deleted))
+
+    def killed(self: Storage, key: str) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        delete(self, key)
+
+    monkeypatch.setattr(Storage, "delete", killed)
+    with suppress(KeyboardInterrupt):
+        put_aside(storage, CONFIG, writer, 1, "update")
+    there = ["update" in {each.node for each in results_of(storage, RUN.layout.iteration(number))} for number in range(3)]
+    assert there == sorted(there, reverse=True)
 
 
 def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:

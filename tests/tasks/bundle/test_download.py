@@ -146,7 +146,9 @@ def test_a_server_that_takes_long_for_every_empty_file_is_given_up(tmp_path: Pat
         download(address, tmp_path / "copy", 1.0)
 
 
-@pytest.mark.parametrize("address", ["http://[::1", "http://a/\x1b[31m", "http://xn--/", "http://..../"])
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "http://a/\x1b[31m", "http://xn--/", "http://..../", "http://a:99999/", "http://"]
+)
 def test_what_is_no_address_is_one_sentence(tmp_path: Path, address: str) -> None:
     with pytest.raises(ConfigError, match="is no address"):
         download(address, tmp_path / "copy", 1.0)
