@@ -36,8 +36,10 @@ def memory_limited(most: int) -> Iterator[None]:
 def free_memory() -> int:
     """Return how many bytes of memory programs can still take here: on the machine, and in a container of its own."""
     free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError):  # without control groups, or without a limit, which is the word max
-        free = min(free, int((CONTAINER / "memory.max").read_text()) - int((CONTAINER / "memory.current").read_text()))
+    with suppress(OSError, ValueError, KeyError):  # without control groups, or without a limit, which is the word max
+        most, used = (int((CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (CONTAINER / "memory.stat").read_text().splitlines())
+        free = min(free, most - used + int(counts["inactive_file"]) + int(counts["active_file"]))  # what holds files can be given back
     return free
 
 
