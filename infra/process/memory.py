@@ -39,7 +39,9 @@ def free_memory() -> int:
     with suppress(OSError, ValueError, KeyError):  # without control groups, or without a limit, which is the word max
         most, used = (int((CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
         counts = dict(line.split() for line in (CONTAINER / "memory.stat").read_text().splitlines())
-        free = min(free, most - used + int(counts["inactive_file"]) + int(counts["active_file"]))  # what holds files can be given back
+        free = min(
+            free, most - used + int(counts["inactive_file"]) + int(counts["active_file"])
+        )  # what holds files can be given back
     return free
 
 
